@@ -1,0 +1,1 @@
+"""Rule tables, one module per section of the upstream config tree."""

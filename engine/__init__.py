@@ -1,0 +1,1 @@
+"""Runs a recipe on one device: rollout, reward, advantage, update, checkpoint, resume."""

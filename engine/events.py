@@ -1,0 +1,123 @@
+"""What a run tells while it goes on. The journal writes these, the bench measures from them.
+
+One JSON line an event: the fields below, `event` (its name), `pid`, and `monotonic_seconds`
+(CLOCK_MONOTONIC, shared by every process of one boot, so that a parent can subtract the child's start).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+Phase = Literal[
+    "rollout",
+    "reward",
+    "score_old",
+    "score_reference",
+    "advantage",
+    "update",
+    "checkpoint",
+    "validation",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportsDone:
+    """The interpreter runs and every module the run needs is loaded."""
+
+    name: ClassVar[str] = "imports_done"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStarted:
+    """`resumed_step` is the last finished step that the run continues from; None for a new run."""
+
+    name: ClassVar[str] = "run_started"
+    recipe_sha256: str
+    num_steps: int
+    resumed_step: int | None
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelLoaded:
+    name: ClassVar[str] = "model_loaded"
+    role: str
+    parameters: int
+    trainable_parameters: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepStarted:
+    name: ClassVar[str] = "step_started"
+    step: int  # counted from 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseFinished:
+    """`tokens` are the response tokens the phase produced, scored or trained on; 0 where it has none."""
+
+    name: ClassVar[str] = "phase_finished"
+    step: int
+    phase: Phase
+    seconds: float
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFinished:
+    """`metrics` are the step's training numbers; `memory` the bytes the process can see (peaks so far)."""
+
+    name: ClassVar[str] = "step_finished"
+    step: int
+    seconds: float
+    metrics: Mapping[str, float]
+    memory: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointSaved:
+    name: ClassVar[str] = "checkpoint_saved"
+    step: int
+    folder: str  # relative to the run folder
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ValidationFinished:
+    name: ClassVar[str] = "validation_finished"
+    step: int  # 0: before training
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warned:
+    name: ClassVar[str] = "warned"
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFinished:
+    name: ClassVar[str] = "run_finished"
+    steps: int
+
+
+Event = (
+    ImportsDone
+    | RunStarted
+    | ModelLoaded
+    | StepStarted
+    | PhaseFinished
+    | StepFinished
+    | CheckpointSaved
+    | ValidationFinished
+    | Warned
+    | RunFinished
+)
+
+
+def to_dict(event: Event) -> dict[str, Any]:
+    """The event's fields and its name, as plain JSON values."""
+    return {"event": event.name, **asdict(event)}
