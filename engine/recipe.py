@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import rfc8785
 
-from .problem import Problem, WrongCall
+from miniverl.engine.problem import Problem, WrongCall
 
 SCHEMA_VERSION = 1
 
@@ -267,9 +267,7 @@ def _build(kind: Any, value: Any, path: str, origin: str, problems: list[Problem
     return None
 
 
-def _build_part(
-    kind: Any, value: Any, path: str, origin: str, problems: list[Problem]
-) -> Any:
+def _build_part(kind: Any, value: Any, path: str, origin: str, problems: list[Problem]) -> Any:
     if not isinstance(value, Mapping):
         problems.append(_problem(path, value, origin, "expected a mapping"))
         return None
