@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-Leaves = Mapping[str, Any]
-
 
 class Class(StrEnum):
     """What becomes of a leaf here."""
@@ -60,13 +58,99 @@ class Verdict:
     warning: str | None = None
 
 
-Judge = Callable[[Any, Leaves], Verdict]
-"""Judges one leaf's value; the other leaves are there for conditions ("only read when ...")."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What a judgement may look at besides the value itself."""
+
+    leaves: Mapping[str, Any]  # the whole composed config
+    defaults: Mapping[str, Any]  # the tree as upstream ships it, without overrides
+    bindings: Mapping[
+        str, Any
+    ]  # what the user bound: "model", "train", "validation", "reward", ...
+
+    def is_default(self, field: str) -> bool:
+        return field in self.defaults and self.leaves[field] == self.defaults[field]
+
+
+Judge = Callable[[str, Any, Context], Verdict]
+Condition = Callable[[Context], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`pattern` is a dotted path; `*` matches within and across its parts, as in fnmatch."""
+    """`pattern` is a dotted path; `*` matches any run of characters, dots too, as in fnmatch."""
 
     pattern: str
     judge: Judge
+
+
+def same(value: Any) -> Any:
+    """The value itself: what an exact leaf is lowered to."""
+    return value
+
+
+def lowers(
+    pattern: str,
+    target: str,
+    reason: str,
+    *,
+    classification: Class = Class.EXACT,
+    to: Callable[[Any], Any] = same,
+    label: str | None = None,
+    read_if: Condition | None = None,
+    unread: str = "",
+) -> Rule:
+    """Writes `to(value)` to the recipe path `target`; where `read_if` fails, nothing reads the leaf."""
+
+    def judge(field: str, value: Any, context: Context) -> Verdict:
+        if read_if is not None and not read_if(context):
+            return _unread(field, unread, context)
+        return Verdict(
+            classification=classification,
+            reason=reason,
+            label=label or target,
+            target=target,
+            lowered=to(value),
+        )
+
+    return Rule(pattern, judge)
+
+
+def notes(pattern: str, classification: Class, reason: str, *, label: str | None = None) -> Rule:
+    """Accepts any value: it does not reach the recipe."""
+    verdict = Verdict(classification=classification, reason=reason, label=label)
+    return Rule(pattern, lambda field, value, context: verdict)
+
+
+def dead(pattern: str, reason: str) -> Rule:
+    """Composed upstream and read by nothing there; a warning when it was set all the same."""
+    return Rule(pattern, lambda field, value, context: _unread(field, reason, context))
+
+
+def requires(
+    pattern: str,
+    *accepted: Any,
+    reason: str,
+    otherwise: Class,
+    because: str,
+    fix: str,
+    classification: Class = Class.EXACT,
+    label: str | None = None,
+    read_if: Condition | None = None,
+    unread: str = "",
+) -> Rule:
+    """Accepts the named values only; any other is rejected as `otherwise`, with `because` and `fix`."""
+
+    def judge(field: str, value: Any, context: Context) -> Verdict:
+        if read_if is not None and not read_if(context):
+            return _unread(field, unread, context)
+        if any(value == one and type(value) is type(one) for one in accepted):
+            return Verdict(classification=classification, reason=reason, label=label)
+        return Verdict(classification=otherwise, reason=because, label=label, fix=fix)
+
+    return Rule(pattern, judge)
+
+
+def _unread(field: str, reason: str, context: Context) -> Verdict:
+    set_in_vain = None if context.is_default(field) else f"{field} is set, and nothing reads it"
+    return Verdict(classification=Class.INFORMATIONAL, reason=reason, warning=set_in_vain)
