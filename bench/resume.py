@@ -1,0 +1,134 @@
+"""The resume check: a run killed and resumed must leave the bytes of a run that was left alone.
+
+Compared are the logs that hold no times, the last checkpoint and the exported adapter. The first
+difference is named by file, byte, and the line or tensor that the byte lies in.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# In the order of the run, so that the first difference is the one nearest to its cause.
+LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
+FOLDERS = ("adapter",)
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """`byte` counts from 0; `place` is the line or tensor it lies in, or which side lacks the file."""
+
+    file: str
+    byte: int
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, byte {self.byte} ({self.place})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeCheck:
+    """`artifacts` has the sha256 of each compared file of the straight run; `None` where it lacks it."""
+
+    status: Literal["exact_match", "mismatch"]
+    artifacts: Mapping[str, str | None]
+    differing: tuple[str, ...]
+    first_difference: Difference | None
+
+
+def compare_runs(straight: Path, resumed: Path) -> ResumeCheck:
+    """Compare two finished run folders byte for byte."""
+    names = compared_files(straight, resumed)
+    differences = [
+        difference
+        for name in names
+        if (difference := _difference(name, straight, resumed)) is not None
+    ]
+    return ResumeCheck(
+        status="mismatch" if differences else "exact_match",
+        artifacts={name: _sha256(straight / name) for name in names},
+        differing=tuple(difference.file for difference in differences),
+        first_difference=differences[0] if differences else None,
+    )
+
+
+def compared_files(straight: Path, resumed: Path) -> list[str]:
+    """Relative names of every file that either run must share with the other, in the run's order."""
+    found: dict[str, None] = {}
+    for name in LOGS:
+        if name != "validation.jsonl" or (straight / name).exists() or (resumed / name).exists():
+            found[name] = None
+    folders = [*dict.fromkeys((last_checkpoint(straight), last_checkpoint(resumed))), *FOLDERS]
+    for folder in folders:
+        inside = set(_inside(straight, folder)) | set(_inside(resumed, folder))
+        found.update(dict.fromkeys(sorted(inside)))
+    return list(found)
+
+
+def last_checkpoint(run: Path) -> str:
+    """The newest checkpoint's folder, relative to the run. A finished run has one."""
+    steps = sorted(folder.name for folder in (run / "checkpoints").glob("step-*"))
+    assert steps, f"{run} holds no checkpoint"
+    return f"checkpoints/{steps[-1]}"
+
+
+def _inside(run: Path, folder: str) -> Iterator[str]:
+    for path in (run / folder).rglob("*"):
+        if path.is_file():
+            yield path.relative_to(run).as_posix()
+
+
+def _difference(name: str, straight: Path, resumed: Path) -> Difference | None:
+    for side, run in (("straight", straight), ("resumed", resumed)):
+        if not (run / name).exists():
+            return Difference(file=name, byte=0, place=f"the {side} run has no such file")
+    byte = _first_differing_byte(straight / name, resumed / name)
+    if byte is None:
+        return None
+    return Difference(file=name, byte=byte, place=_place(straight / name, byte))
+
+
+def _first_differing_byte(one: Path, other: Path) -> int | None:
+    with one.open("rb") as left, other.open("rb") as right:
+        start = 0
+        while True:
+            a, b = left.read(_CHUNK_BYTES), right.read(_CHUNK_BYTES)
+            if a != b:
+                shared = min(len(a), len(b))
+                inside = (index for index in range(shared) if a[index] != b[index])
+                return start + next(inside, shared)
+            if not a:
+                return None
+            start += len(a)
+
+
+def _place(path: Path, byte: int) -> str:
+    if path.suffix == ".safetensors":
+        return _tensor_at(path, byte)
+    lines_before = path.read_bytes().count(b"\n", 0, byte)
+    return f"line {lines_before + 1}"
+
+
+def _tensor_at(path: Path, byte: int) -> str:
+    """Which tensor a byte of a safetensors file belongs to: 8 bytes of length, a JSON header, the data."""
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_bytes))
+    offset = byte - 8 - header_bytes
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            if begin <= offset < end:
+                return f"tensor {name}"
+    return "the header"
+
+
+def _sha256(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,346 @@
+"""The parent of one launch: starts the worker, follows its journal, enforces the contract, ends it.
+
+A launch is a fresh process in a process group of its own. Whatever happens (crash, kill, breach, Ctrl-C),
+`launch` returns what it saw, and by then no process of that group is alive.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Role = Literal["straight", "interrupted", "resumed"]
+Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
+Listener = Callable[[Mapping[str, Any]], None]
+
+WORKER = (sys.executable, "-P", "-m", "miniverl.bench.worker")
+POLL_SECONDS = 0.025
+GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL after a breach
+MEMORY_EVERY_SECONDS = 0.1
+DISK_EVERY_SECONDS = 1.0
+GIB = 1 << 30
+
+# What the engine's own exceptions are called in a record; any other exception is a crash.
+_REASON_CODES = {
+    "WrongCall": "wrong_call",
+    "Refused": "refused",
+    "CannotHere": "cannot_here",
+    "OutOfMemoryError": "out_of_memory",
+    "MemoryError": "out_of_memory",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a launch may use before the parent ends it."""
+
+    seconds: float
+    memory_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption:
+    """SIGKILL at the journal event that ends `after_step`, plus `step_share` (0 to 1) of its seconds."""
+
+    after_step: int
+    step_share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """`killed` is the interruption that was asked for; `interrupted` is Ctrl-C."""
+
+    status: Status
+    reason_code: str | None = None
+    reason: str | None = None
+    problems: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """What the parent saw of one launch. Times are CLOCK_MONOTONIC, as in the journal."""
+
+    role: Role
+    folder: Path
+    pid: int
+    created_monotonic: float
+    interpreter_monotonic: float | None
+    ended_monotonic: float
+    exit_code: int  # negative: the signal that ended it
+    outcome: Outcome
+    events: tuple[Mapping[str, Any], ...]
+    peak_memory_bytes: int | None
+    memory_samples: int
+    peak_disk_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_monotonic - self.created_monotonic
+
+
+def launch(
+    folder: Path,
+    role: Role,
+    *,
+    device: str,
+    threads: int,
+    resume: bool,
+    limits: Limits,
+    interruption: Interruption | None,
+    memory_bytes: Callable[[int], int | None],
+    listen: Listener,
+    worker: Sequence[str] = WORKER,
+) -> Launch:
+    """Run the worker in `folder`, which holds recipe.json and bindings.json, until it ends.
+
+    `memory_bytes` tells what the process of a pid holds now of the memory that the limit is about.
+    """
+    for left in ("failure.json", "worker.json"):
+        (folder / left).unlink(missing_ok=True)
+    watch = _Watch(folder, limits, interruption, memory_bytes, listen)
+    command = [*worker, str(folder), "--device", device, "--threads", str(threads)]
+    command += ["--parent", str(os.getpid()), *(["--resume"] if resume else [])]
+    created = time.monotonic()
+    with _process_group(command, worker_environment(threads), folder / "worker.log") as child:
+        try:
+            outcome = watch.until_end(child)
+        except KeyboardInterrupt:
+            outcome = Outcome(
+                status="interrupted", reason_code="interrupted", reason="Stopped by the user"
+            )
+    ended = time.monotonic()
+    watch.hear()
+    return Launch(
+        role=role,
+        folder=folder,
+        pid=child.pid,
+        created_monotonic=created,
+        interpreter_monotonic=_interpreter_monotonic(folder),
+        ended_monotonic=ended,
+        exit_code=child.returncode,
+        outcome=outcome or _own_end(child.returncode, folder, watch.peak_memory_bytes),
+        events=tuple(watch.events),
+        peak_memory_bytes=watch.peak_memory_bytes,
+        memory_samples=watch.memory_samples,
+        peak_disk_bytes=max(watch.peak_disk_bytes, folder_bytes(folder)),
+    )
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The parent's environment, with what would change numbers or reach for the network fixed."""
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONHASHSEED": "0",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+
+
+class JournalTail:
+    """The events that are appended to a journal from now on; a line counts once its end is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() else 0
+        self._torn = b""
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            fresh = file.read()
+        self._offset += len(fresh)
+        *lines, self._torn = (self._torn + fresh).split(b"\n")
+        # A resumed run ends the line that its predecessor tore: that leaves an empty one here.
+        yield from (json.loads(line) for line in lines if line.strip())
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the regular files below `folder`; files may come and go meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_size
+            except FileNotFoundError:  # renamed or removed since it was listed
+                continue
+    return total
+
+
+class _Watch:
+    """Hears the journal, samples memory and disk, and decides when the launch has to end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits,
+        interruption: Interruption | None,
+        memory_bytes: Callable[[int], int | None],
+        listen: Listener,
+    ) -> None:
+        self.events: list[Mapping[str, Any]] = []
+        self.peak_memory_bytes: int | None = None
+        self.memory_samples = 0
+        self.peak_disk_bytes = 0
+        self._folder = folder
+        self._tail = JournalTail(folder / "journal.jsonl")
+        self._limits = limits
+        self._interruption = interruption
+        self._memory_bytes = memory_bytes
+        self._listen = listen
+        self._kill_monotonic: float | None = None
+        self._memory_due = self._disk_due = 0.0
+
+    def until_end(self, child: subprocess.Popen[bytes]) -> Outcome | None:
+        """None where the worker ended by itself."""
+        started = time.monotonic()
+        while not _has_exited(child):
+            self.hear()
+            now = time.monotonic()
+            if self._kill_monotonic is not None and now >= self._kill_monotonic:
+                os.killpg(child.pid, signal.SIGKILL)
+                return Outcome(status="killed")
+            breach = self._breach(child.pid, now, started)
+            if breach is not None:
+                _stop(child)
+                return breach
+            time.sleep(self._pause_seconds(now))
+        return None
+
+    def hear(self) -> None:
+        for event in self._tail.read():
+            self.events.append(event)
+            self._listen(event)
+            wanted = self._interruption
+            if wanted and event["event"] == "step_finished" and event["step"] == wanted.after_step:
+                delay_seconds = wanted.step_share * event["seconds"]
+                self._kill_monotonic = event["monotonic_seconds"] + delay_seconds
+
+    def _pause_seconds(self, now: float) -> float:
+        if self._kill_monotonic is None:
+            return POLL_SECONDS
+        return min(POLL_SECONDS, self._kill_monotonic - now)
+
+    def _breach(self, pid: int, now: float, started: float) -> Outcome | None:
+        used_seconds = now - started
+        if used_seconds > self._limits.seconds:
+            return _exceeded("device_time", used_seconds, self._limits.seconds, "s")
+        if now >= self._memory_due:
+            self._memory_due = now + MEMORY_EVERY_SECONDS
+            held = self._memory_bytes(pid)
+            if held is not None:
+                self.memory_samples += 1
+                self.peak_memory_bytes = max(held, self.peak_memory_bytes or 0)
+                if held > self._limits.memory_bytes:
+                    return _exceeded("memory", held / GIB, self._limits.memory_bytes / GIB, "GiB")
+        if now >= self._disk_due:
+            self._disk_due = now + DISK_EVERY_SECONDS
+            used = folder_bytes(self._folder)
+            self.peak_disk_bytes = max(used, self.peak_disk_bytes)
+            if used > self._limits.disk_bytes:
+                return _exceeded("disk", used / GIB, self._limits.disk_bytes / GIB, "GiB")
+        return None
+
+
+def _exceeded(what: str, used: float, limit: float, unit: str) -> Outcome:
+    return Outcome(
+        status="contract_exceeded",
+        reason_code=f"{what}_exceeded",
+        reason=f"The launch used {used:.3f} {unit} of {what.replace('_', ' ')}; "
+        f"the contract allows {limit:.3f} {unit}",
+    )
+
+
+def _own_end(exit_code: int, folder: Path, peak_memory_bytes: int | None) -> Outcome:
+    """Why a worker that nobody stopped is gone."""
+    if exit_code == 0:
+        return Outcome(status="finished")
+    failure = folder / "failure.json"
+    if failure.exists():
+        return _told(json.loads(failure.read_text("utf-8")))
+    if exit_code == -signal.SIGKILL:
+        held = "" if peak_memory_bytes is None else f"; it held {peak_memory_bytes / GIB:.2f} GiB"
+        return Outcome(
+            status="failed",
+            reason_code="killed_from_outside",
+            reason="SIGKILL that we did not send: most often the kernel, out of memory" + held,
+        )
+    how = f"exit {exit_code}" if exit_code > 0 else signal.Signals(-exit_code).name
+    return Outcome(
+        status="failed",
+        reason_code="crashed",
+        reason=f"The worker ended with {how}; see worker.log",
+    )
+
+
+def _told(failure: Mapping[str, Any]) -> Outcome:
+    kind, problems = failure["kind"], tuple(failure["problems"])
+    if problems:
+        reason = "; ".join(
+            f"{one['field']} = {one['value']!r}: {one['reason']}" for one in problems
+        )
+    else:
+        reason = failure["traceback"].strip().splitlines()[-1]
+    return Outcome(
+        status="failed",
+        reason_code=_REASON_CODES.get(kind, "crashed"),
+        reason=reason,
+        problems=problems,
+    )
+
+
+def _interpreter_monotonic(folder: Path) -> float | None:
+    stamp = folder / "worker.json"
+    if not stamp.exists():
+        return None
+    seconds: float = json.loads(stamp.read_text("utf-8"))["interpreter_monotonic"]
+    return seconds
+
+
+@contextmanager
+def _process_group(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process group of its own, of which nothing is left when the block ends."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            process_group=0,
+        )
+    try:
+        yield child
+    finally:
+        # The leader is not reaped before this: its group id cannot have gone to somebody else.
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _has_exited(child: subprocess.Popen[bytes]) -> bool:
+    """Without reaping it, unlike `poll`."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and a grace for what it has to finish; the end of the block kills what is left."""
+    os.killpg(child.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and not _has_exited(child):
+        time.sleep(POLL_SECONDS)

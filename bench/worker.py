@@ -1,0 +1,122 @@
+"""The child of one launch: reads the run folder, runs the engine, and leaves the reason where it fails.
+
+    python -P -m miniverl.bench.worker RUN_DIR --device cpu --threads 2 [--resume]
+
+It prints nothing of its own: journal.jsonl tells how the run goes, worker.json when the interpreter was
+ready, failure.json why it ended, and what libraries print goes where the parent sent the two streams.
+It dies with its parent.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from miniverl.bench.exits import Exit
+from miniverl.engine import recipe as recipes
+from miniverl.engine.events import Event
+from miniverl.engine.problem import CannotHere, Problem, Problems, Refused, WrongCall
+
+EXITS = {WrongCall: Exit.WRONG_CALL, Refused: Exit.NO, CannotHere: Exit.CANNOT_HERE}
+
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+
+
+def main(arguments: Sequence[str]) -> int:
+    interpreter_monotonic = time.monotonic()
+    call = _call(arguments)
+    _die_with(call.parent)
+    sys.excepthook = partial(_leave_crash, call.folder)
+    stamp = {"pid": os.getpid(), "interpreter_monotonic": interpreter_monotonic}
+    _write_whole(call.folder / "worker.json", stamp)
+    try:
+        _run(call)
+    except Problems as error:
+        problems = [_plain(problem) for problem in error.problems]
+        _leave_failure(call.folder, type(error).__name__, problems, None)
+        return EXITS[type(error)]
+    return Exit.DONE
+
+
+def _call(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="miniverl.bench.worker", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="die when it does")
+    return parser.parse_args(arguments)
+
+
+def _die_with(parent: int) -> None:
+    """The kernel kills this process when its parent ends, however that happens."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run(call: argparse.Namespace) -> None:
+    # Only now: torch takes seconds to load, and where it cannot load, failure.json has to say so.
+    from miniverl.engine import loop
+
+    recipe_path: Path = call.folder / "recipe.json"
+    bindings = json.loads((call.folder / "bindings.json").read_text("utf-8"))
+    validation = bindings["validation"]
+    loop.run(
+        recipes.loads(recipe_path.read_text("utf-8"), str(recipe_path)),
+        loop.Inputs(
+            model=Path(bindings["model"]),
+            train=Path(bindings["train"]),
+            validation=None if validation is None else Path(validation),
+        ),
+        call.folder,
+        device=call.device,
+        threads=call.threads,
+        resume=call.resume,
+        listen=_ignore,
+    )
+
+
+def _ignore(event: Event) -> None:
+    """The journal has every event already."""
+
+
+def _leave_crash(
+    folder: Path, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """What `sys.excepthook` calls for an exception that nobody handles; Python then exits with 1."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write(text)
+    _leave_failure(folder, kind.__name__, [], text)
+
+
+def _leave_failure(folder: Path, kind: str, problems: list[Any], trace: str | None) -> None:
+    _write_whole(folder / "failure.json", {"kind": kind, "problems": problems, "traceback": trace})
+
+
+def _plain(problem: Problem) -> dict[str, Any]:
+    plain = asdict(problem)
+    if not isinstance(problem.value, str | int | float | bool | None):
+        plain["value"] = str(problem.value)
+    return plain
+
+
+def _write_whole(path: Path, value: Any) -> None:
+    """The parent never reads half a file. Not synced: it tells of a process, not of a result."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
