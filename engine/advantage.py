@@ -24,7 +24,7 @@ def grpo(rewards_N: Tensor, groups_N: Tensor, *, divide_by_std: bool) -> Tensor:
     """
     assert rewards_N.shape == groups_N.shape, "one group per reward"
     advantages_N = torch.empty_like(rewards_N)
-    for group in groups_N.unique():
+    for group in sorted(set(groups_N.tolist())):
         members_N = groups_N == group
         rewards_G = rewards_N[members_N]
         if len(rewards_G) == 1:

@@ -27,7 +27,7 @@ def rows_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
     problems = []
     for number, row in enumerate(rows):
         try:
-            digest.update(rfc8785.dumps(_without_nulls(row)) + b"\n")
+            digest.update(rfc8785.dumps(without_nulls(row)) + b"\n")
         except rfc8785.CanonicalizationError as error:
             problems.append(_row_problem(number, row, error))
     if problems:
@@ -60,6 +60,15 @@ def weights_sha256(folder: Path) -> str:
     return hashlib.sha256("".join(sorted(lines.values())).encode()).hexdigest()
 
 
+def without_nulls(value: Any) -> Any:
+    """`value` with every null member of every mapping left out; nulls in lists stay."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(item) for item in value]
+    return value
+
+
 def _tensor_lines(path: Path) -> dict[str, str]:
     """A digest line for each tensor of the file: 8 bytes of header length, JSON header, tensor bytes."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
@@ -78,14 +87,6 @@ def _tensor_lines(path: Path) -> dict[str, str]:
                 digest = hashlib.sha256(view[start + begin : start + end]).hexdigest()
                 lines[name] = f"{name} {tensor['dtype']} {tensor['shape']} {digest}\n"
         return lines
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_without_nulls(item) for item in value]
-    return value
 
 
 def _row_problem(number: int, row: Mapping[str, Any], error: Exception) -> Problem:

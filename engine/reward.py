@@ -1,0 +1,91 @@
+"""Rewards: one number for a response to a prompt.
+
+A scorer is built from the recipe's arguments and the prompts it will judge, so that data it cannot judge
+stops the run before the first rollout. What is not a finite number is an error, never a silent 0.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Protocol
+
+from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.trajectory import Prompt
+
+# A minus belongs to the number unless something it could be subtracted from stands right before it.
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}.])[-\u2212])?"
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)",
+    re.ASCII,
+)
+
+
+class Reward(Protocol):
+    def score(self, prompt: Prompt, response: str) -> float: ...
+
+
+class LastNumber:
+    """1.0 if the last number of the response equals the ground truth in value, else 0.0.
+
+    A number is ASCII digits, optionally with commas between groups of three, a decimal part, and a minus
+    ("-" or U+2212) right before it that does not follow a word, a closing bracket or a full stop: "7-5" holds 7
+    and 5, "= -5" holds -5, "1,234.50" is 1234.5, "12." is 12 at the end of a sentence, "1,2" is 1 and 2.
+    Fractions and exponents are not read as one number: "1/2" ends in 2.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt]) -> None:
+        """Raises WrongCall naming every prompt whose ground truth is not one such number."""
+        self._truths: dict[int, Decimal] = {}
+        problems = []
+        for prompt in prompts:
+            text = str(prompt.ground_truth).strip()
+            if isinstance(prompt.ground_truth, bool) or not _NUMBER.fullmatch(text):
+                problems.append(
+                    _problem(prompt, prompt.ground_truth, "ground truth", "is no number")
+                )
+            else:
+                self._truths[prompt.prompt_id] = _value(text)
+        if problems:
+            raise WrongCall(problems)
+
+    def score(self, prompt: Prompt, response: str) -> float:
+        number = last_number(response)
+        return float(number is not None and number == self._truths[prompt.prompt_id])
+
+
+SCORERS: dict[str, Callable[..., Reward]] = {"last_number": LastNumber}
+
+
+def scorer(name: str, arguments: Mapping[str, Any], prompts: Sequence[Prompt]) -> Reward:
+    """The scorer `name` for these prompts."""
+    return SCORERS[name](prompts, **arguments)
+
+
+def score(reward: Reward, prompt: Prompt, response: str) -> float:
+    """The response's reward; raises WrongCall naming the prompt if it is not a finite number."""
+    value = reward.score(prompt, response)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise WrongCall([_problem(prompt, value, "reward", "is not a finite number")])
+    return float(value)
+
+
+def last_number(text: str) -> Decimal | None:
+    """The last number in `text` as `LastNumber` defines it; None if there is none."""
+    numbers = _NUMBER.findall(text)
+    return _value(numbers[-1]) if numbers else None
+
+
+def _value(number: str) -> Decimal:
+    return Decimal(number.replace(",", "").replace("\u2212", "-"))
+
+
+def _problem(prompt: Prompt, value: object, name: str, reason: str) -> Problem:
+    return Problem(
+        field=f"{name} of prompt {prompt.prompt_id}",
+        value=value,
+        origin=prompt.data_source,
+        reason=reason,
+        fix="Correct the data row, or choose another scorer",
+    )
