@@ -1,0 +1,60 @@
+# Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help bench test setup setup-compile setup-test setup-data fetch repro lint types lock clean
+
+WORKLOAD ?=
+GPU ?=
+LAUNCHES ?=
+# Once .venv is there, its own Python keeps it up to date.
+PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
+BIN := .venv/bin
+NS := build/ns/miniverl
+
+unexport PYTHONPATH PYTHONHOME
+export PYTHONNOUSERSITE := 1
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+bench: setup ## run a workload and write its record and page [WORKLOAD=smollm2-grpo GPU=4080 LAUNCHES=5]
+	@$(BIN)/miniverl bench $(WORKLOAD) $(if $(GPU),--gpu '$(GPU)') $(if $(LAUNCHES),--launches '$(LAUNCHES)')
+
+test: setup-test fetch lint types ## run every test that this machine can run
+	@$(BIN)/pytest
+
+setup: ## fill .venv from the hash lock [MINIVERL_STACK=cpu|cuda PYTHON=python3.11]
+	@$(PYTHON) containers/install.py run
+
+setup-compile: ## fill .venv with what `miniverl compile` needs: no torch
+	@$(PYTHON) containers/install.py compile
+
+setup-test: ## fill .venv with what the tests need too
+	@$(PYTHON) containers/install.py test
+
+setup-data: ## fill .venv with what generating prompts needs too (a C compiler builds one package)
+	@$(PYTHON) containers/install.py data
+
+fetch: setup ## fetch and verify the pinned inputs
+	@$(BIN)/miniverl fetch
+
+repro: setup ## the workload as a DVC pipeline: again only where something changed
+	@PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
+
+lint: setup-test ## style and import rules
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-logo
+
+types: setup-test $(NS) ## types
+	@$(BIN)/mypy -p miniverl.engine -p miniverl.compiler -p miniverl.bench
+	@$(BIN)/mypy containers/install.py containers/lock.py
+
+lock: setup-test ## resolve pyproject.toml into containers/locks again [UPGRADE=--upgrade]
+	@$(BIN)/python containers/lock.py $(UPGRADE)
+
+clean: ## remove what runs have written; .venv and the cache stay
+	@rm -rf build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+# Type checkers do not follow an editable install: they get the packages under their installed names.
+$(NS): pyproject.toml
+	@mkdir -p $@ && for top in bench compiler engine; do ln -sfn ../../../$$top $@/$$top; done && touch $@
