@@ -4,8 +4,7 @@ Fields without a default must stand in the document, unknown ones may not, and t
 class: numbers, strings, None, Literal, Mapping, tuples and nested dataclasses.
 """
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
+from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
 
 T = TypeVar("T")
@@ -42,12 +42,6 @@ def build(kind: type[T], plain: object, field: str, origin: str) -> T:
         raise WrongCall(problems)
     assert isinstance(built, kind)
     return built
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """A fix for a name that is not known: the nearest ones, or all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}"
 
 
 def _build(kind: Any, value: Any, field: str, origin: str, problems: list[Problem]) -> Any:
@@ -84,7 +78,7 @@ def _build_part(kind: Any, value: Any, field: str, origin: str, problems: list[P
     known = {part.name: part for part in fields(kind)}
     before = len(problems)
     for name in sorted(set(value) - set(known), key=str):
-        fix = did_you_mean(str(name), sorted(known))
+        fix = did_you_mean(str(name), known, f"Known: {', '.join(known)}")
         problems.append(_problem(f"{field}.{name}", value[name], origin, "unknown field", fix))
     for name, part in known.items():
         if name not in value and part.default is MISSING:

@@ -9,7 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from miniverl.bench.document import build, did_you_mean, load
+from miniverl.bench.document import build, load
+from miniverl.compiler.suggest import did_you_mean
 from miniverl.compiler.upstream import PINS, Wheel
 from miniverl.engine.problem import Problem, WrongCall
 
@@ -125,7 +126,7 @@ def require(names: Iterable[str]) -> dict[str, Pin]:
             value=name,
             origin="command line",
             reason="there is no such pin",
-            fix=did_you_mean(name, sorted(known)),
+            fix=did_you_mean(name, known, f"Known: {', '.join(known)}"),
         )
         for name in wanted
         if name not in known

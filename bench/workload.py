@@ -1,0 +1,219 @@
+"""A workload: an upstream launch, what is stated on top of it, its inputs, and the contract it runs under.
+
+bench/workloads/*.yaml are the documents. What a workload computes is in its digest; titles and reasons are not.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+
+from miniverl.bench.document import build, load
+from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, pins
+from miniverl.compiler.suggest import did_you_mean
+from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.recipe import Dtype
+
+_STEPS = "trainer.total_training_steps"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Override:
+    set: str  # key=value in Hydra's grammar
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadBindings:
+    """Names of pins in place of the launch's model and data; rows are written pin/split."""
+
+    model: str
+    train: str
+    validation: str | None
+    reward: str
+    compute_dtype: Dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contract:
+    """What one launch may use. Reserved memory counts on a GPU, resident memory on a CPU."""
+
+    device_hours: float
+    peak_reserved_gib: float
+    peak_rss_gib: float
+    disk_gib: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    name: str
+    version: int
+    title: str
+    launch: str  # a document in compiler/launches
+    overrides: tuple[Override, ...]
+    seed: int
+    seed_overrides: tuple[str, ...]  # fields that all get the seed
+    bindings: WorkloadBindings
+    warmup_steps: int
+    interrupt_after_update: int | None
+    checks_resume: bool
+    launches: int
+    contract: Contract
+
+    @property
+    def sha256(self) -> str:
+        """Digest over everything that decides what is computed and under which limits."""
+        plain = asdict(self)
+        plain["overrides"] = [override.set for override in self.overrides]
+        del plain["title"]
+        return hashlib.sha256(rfc8785.dumps(json.loads(json.dumps(plain)))).hexdigest()
+
+    @property
+    def pins(self) -> tuple[str, ...]:
+        """The names of all inputs to fetch, upstream's config tree not among them."""
+        rows = {reference.partition("/")[0] for reference in self._rows()}
+        return (self.bindings.model, *sorted(rows))
+
+    @property
+    def num_steps(self) -> int:
+        return int(self._values()[_STEPS])
+
+    def _rows(self) -> list[str]:
+        return [row for row in (self.bindings.train, self.bindings.validation) if row is not None]
+
+    def _values(self) -> dict[str, str]:
+        return dict(override.set.split("=", 1) for override in self.overrides)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileArguments:
+    """What the compiler is called with: overrides on top of the launch's, and name=value bindings."""
+
+    launch: str
+    overrides: tuple[str, ...]
+    bindings: tuple[str, ...]
+
+
+def names() -> list[str]:
+    """Every workload's name, sorted."""
+    folder = files("miniverl.bench") / "workloads"
+    return sorted(path.name.removesuffix(".yaml") for path in folder.iterdir())
+
+
+@cache
+def workload(name: str) -> Workload:
+    """The workload called `name`; raises WrongCall for an unknown name, or with all that is wrong in it."""
+    known = names()
+    if name not in known:
+        fix = did_you_mean(name, known, f"Known: {', '.join(known)}")
+        raise WrongCall([_problem("workload", name, "command line", "there is none", fix)])
+    document = files("miniverl.bench") / "workloads" / f"{name}.yaml"
+    read = parse(load(document), document.name)
+    assert read.name == name, f"{document.name} calls itself {read.name}"
+    return read
+
+
+def parse(plain: Mapping[str, Any], origin: str) -> Workload:
+    """A workload document; raises WrongCall with every problem in it."""
+    built = build(Workload, plain, "workload", origin)
+    problems = [
+        _problem(field, value, origin, reason, "Correct the document")
+        for field, value, reason in [*_wrong_overrides(built), *_wrong_bindings(built)]
+    ]
+    if not problems:  # only then is the number of steps known
+        problems = [
+            _problem(field, value, origin, reason, "Correct the document")
+            for field, value, reason in _wrong_numbers(built)
+        ]
+    if problems:
+        raise WrongCall(problems)
+    return built
+
+
+def compile_arguments(
+    chosen: Workload, seed: int | None, folders: Mapping[str, Path]
+) -> CompileArguments:
+    """What compiles `chosen`. `folders` is what `fetch(chosen.pins)` returned; no `seed` is the workload's own."""
+    value = chosen.seed if seed is None else seed
+    seeds = [f"{field}={value}" for field in chosen.seed_overrides]
+    bound = chosen.bindings
+    validation = "none" if bound.validation is None else _parquet(bound.validation, folders)
+    return CompileArguments(
+        launch=chosen.launch,
+        overrides=(*(override.set for override in chosen.overrides), *seeds),
+        bindings=(
+            f"model={folders[bound.model]}",
+            f"train={_parquet(bound.train, folders)}",
+            f"validation={validation}",
+            f"reward={bound.reward}",
+            f"compute_dtype={bound.compute_dtype}",
+        ),
+    )
+
+
+def _parquet(rows: str, folders: Mapping[str, Path]) -> Path:
+    name, _, split = rows.partition("/")
+    return folders[name] / f"{split}.parquet"
+
+
+Wrong = tuple[str, object, str]
+
+
+def _wrong_overrides(read: Workload) -> Iterable[Wrong]:
+    seen: set[str] = set()
+    for index, override in enumerate(read.overrides):
+        field, equals, value = override.set.partition("=")
+        place = f"workload.overrides.{index}.set"
+        if not (field and equals and value) or override.set.split() != [override.set]:
+            yield place, override.set, "expected key=value"
+        if field in seen or field in read.seed_overrides:
+            yield place, override.set, f"{field} is set twice"
+        if not override.why.strip():
+            yield f"workload.overrides.{index}.why", override.why, "expected a reason"
+        seen.add(field)
+    if _STEPS not in seen:
+        yield (
+            "workload.overrides",
+            None,
+            f"{_STEPS} must be stated: a run of unknown length has no contract",
+        )
+
+
+def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
+    model = pins().get(read.bindings.model)
+    if not isinstance(model, GgufPin | HubPin):
+        yield "workload.bindings.model", read.bindings.model, "there is no such model pin"
+    for field, rows in (("train", read.bindings.train), ("validation", read.bindings.validation)):
+        if rows is not None:
+            name, _, split = rows.partition("/")
+            data = pins().get(name)
+            if not isinstance(data, GeneratedPin) or split not in data.splits:
+                yield f"workload.bindings.{field}", rows, "expected pin/split of a data pin"
+    if read.bindings.train == read.bindings.validation:
+        yield "workload.bindings.validation", read.bindings.validation, "it is the training split"
+
+
+def _wrong_numbers(read: Workload) -> Iterable[Wrong]:
+    steps = read.num_steps
+    if not 0 <= read.warmup_steps < steps:
+        yield "workload.warmup_steps", read.warmup_steps, f"expected 0 to {steps - 1}"
+    if read.launches < 1:
+        yield "workload.launches", read.launches, "expected at least 1"
+    kill = read.interrupt_after_update
+    if read.checks_resume != (kill is not None):
+        yield "workload.interrupt_after_update", kill, "stated if and only if checks_resume is true"
+    elif kill is not None and not 1 <= kill < steps:
+        yield "workload.interrupt_after_update", kill, f"expected 1 to {steps - 1}"
+    for name, limit in asdict(read.contract).items():
+        if limit <= 0:
+            yield f"workload.contract.{name}", limit, "expected a positive number"
+
+
+def _problem(field: str, value: object, origin: str, reason: str, fix: str) -> Problem:
+    return Problem(field=field, value=value, origin=origin, reason=reason, fix=fix)
