@@ -7,7 +7,10 @@ A table of rules must match every leaf of the composed tree exactly once, and wr
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
+
+from miniverl.compiler.follows import FOLLOWS
 
 
 class Class(StrEnum):
@@ -69,7 +72,14 @@ class Context:
     ]  # what the user bound: "model", "train", "validation", "reward", ...
 
     def is_default(self, field: str) -> bool:
-        return field in self.defaults and self.leaves[field] == self.defaults[field]
+        """Whether nobody set the leaf: it holds upstream's default, or what the leaf it follows holds."""
+        if field not in self.defaults:
+            return False
+        value = self.leaves[field]
+        followed = FOLLOWS.get(field)
+        return value == self.defaults[field] or (
+            followed is not None and value == self.leaves[followed]
+        )
 
 
 Judge = Callable[[str, Any, Context], Verdict]
@@ -82,6 +92,21 @@ class Rule:
 
     pattern: str
     judge: Judge
+
+    def covers(self, field: str) -> bool:
+        if "*" not in self.pattern:
+            return field == self.pattern
+        return fnmatchcase(field, self.pattern)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """Which values a leaf may hold; any other is rejected as `otherwise`, with `because` and `fix`."""
+
+    accepts: Callable[[Any], bool]
+    because: str
+    fix: str
+    otherwise: Class = Class.UNSUPPORTED
 
 
 def same(value: Any) -> Any:
@@ -97,6 +122,7 @@ def lowers(
     classification: Class = Class.EXACT,
     to: Callable[[Any], Any] = same,
     label: str | None = None,
+    limit: Limit | None = None,
     read_if: Condition | None = None,
     unread: str = "",
 ) -> Rule:
@@ -105,6 +131,8 @@ def lowers(
     def judge(field: str, value: Any, context: Context) -> Verdict:
         if read_if is not None and not read_if(context):
             return _unread(field, unread, context)
+        if limit is not None and not limit.accepts(value):
+            return reject(limit)
         return Verdict(
             classification=classification,
             reason=reason,
@@ -120,6 +148,11 @@ def notes(pattern: str, classification: Class, reason: str, *, label: str | None
     """Accepts any value: it does not reach the recipe."""
     verdict = Verdict(classification=classification, reason=reason, label=label)
     return Rule(pattern, lambda field, value, context: verdict)
+
+
+def reject(limit: Limit) -> Verdict:
+    """The verdict on a value outside of `limit`."""
+    return Verdict(classification=limit.otherwise, reason=limit.because, fix=limit.fix)
 
 
 def dead(pattern: str, reason: str) -> Rule:
@@ -147,6 +180,50 @@ def requires(
         if any(value == one and type(value) is type(one) for one in accepted):
             return Verdict(classification=classification, reason=reason, label=label)
         return Verdict(classification=otherwise, reason=because, label=label, fix=fix)
+
+    return Rule(pattern, judge)
+
+
+def only_if(condition: Condition, unread: str, *rules: Rule) -> tuple[Rule, ...]:
+    """The rules, for as long as `condition` holds; otherwise nothing reads any of their leaves."""
+
+    def guarded(rule: Rule) -> Rule:
+        def judge(field: str, value: Any, context: Context) -> Verdict:
+            if not condition(context):
+                return _unread(field, unread, context)
+            return rule.judge(field, value, context)
+
+        return Rule(rule.pattern, judge)
+
+    return tuple(map(guarded, rules))
+
+
+def behind(pattern: str, is_on: Condition, *, off: str, on: str) -> Rule:
+    """Leaves of a mechanism whose switch is rejected, once, when it is on: they add no rejection."""
+
+    def judge(field: str, value: Any, context: Context) -> Verdict:
+        if not is_on(context):
+            return _unread(field, off, context)
+        return Verdict(classification=Class.INFORMATIONAL, reason=on)
+
+    return Rule(pattern, judge)
+
+
+def section(pattern: str, *rules: Rule) -> Rule:
+    """A sub-tree under one pattern: the first of `rules` whose own pattern matches judges the leaf.
+
+    A leaf that upstream's tree does not have is refused: upstream refuses it too, or drops it in silence.
+    """
+
+    def judge(field: str, value: Any, context: Context) -> Verdict:
+        if field not in context.defaults:
+            return Verdict(
+                classification=Class.UNSUPPORTED,
+                reason="no such leaf in upstream's tree, and nothing there reads it",
+                fix=f"Remove {field}",
+            )
+        rule = next(rule for rule in rules if rule.covers(field))
+        return rule.judge(field, value, context)
 
     return Rule(pattern, judge)
 

@@ -1,0 +1,51 @@
+"""Limits that several tables put on their leaves, each made for the field that it guards."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from miniverl.compiler.rule import Class, Limit
+
+
+def is_whole(value: Any, at_least: int) -> bool:
+    """A whole number of at least `at_least`; a truth value is none."""
+    return type(value) is int and value >= at_least
+
+
+def is_number(value: Any) -> bool:
+    """A finite number; a truth value is none."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def whole(field: str, *, at_least: int) -> Limit:
+    return Limit(
+        accepts=lambda value: is_whole(value, at_least),
+        because=f"upstream expects a whole number of at least {at_least} here",
+        fix=f"Set {field} to a whole number of at least {at_least}",
+    )
+
+
+def number(field: str, spelled: str, accepts: Callable[[float], bool]) -> Limit:
+    """`spelled` is the range in words, as in "above 0"."""
+    return Limit(
+        accepts=lambda value: is_number(value) and accepts(value),
+        because=f"only a finite number {spelled} has a meaning here",
+        fix=f"Set {field} to a number {spelled}",
+    )
+
+
+def truth(field: str) -> Limit:
+    return Limit(
+        accepts=lambda value: type(value) is bool,
+        because="upstream expects True or False here",
+        fix=f"Set {field} to True or False",
+    )
+
+
+def one_of(field: str, *accepted: str, because: str, otherwise: Class = Class.UNSUPPORTED) -> Limit:
+    return Limit(
+        accepts=lambda value: type(value) is str and value in accepted,
+        because=because,
+        fix=f"Set {field} to one of: {', '.join(accepted)}",
+        otherwise=otherwise,
+    )

@@ -1,0 +1,262 @@
+"""`actor_rollout_ref.model` and the direct leaves of `actor_rollout_ref`: which weights are trained, and how.
+
+Sources: verl/workers/config/model.py:72-270, verl/workers/engine/fsdp/transformer_impl.py:318-375.
+"""
+
+from typing import Any
+
+from miniverl.compiler.rule import (
+    Class,
+    Context,
+    Limit,
+    Rule,
+    Verdict,
+    dead,
+    lowers,
+    notes,
+    reject,
+    requires,
+    section,
+)
+from miniverl.compiler.rules.limits import is_number, truth, whole
+from miniverl.compiler.rules.repeated import keeps_class, mtp, off, placed, tuned
+from miniverl.compiler.rules.switches import uses_lora
+
+_MODEL = "actor_rollout_ref.model"
+_LARGEST_SERVED_RANK = 512  # vLLM's, which upstream asks (workers/rollout/vllm_rollout/utils.py:92)
+_NO_LORA = "not read: lora_rank is 0, so that every weight is trained"
+
+
+def _weights(field: str, value: Any, context: Context) -> Verdict:
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="names the weights; the recipe holds the digest of the model bound for it",
+        label="policy weights",
+        target="policy.weights_sha256",
+        lowered=context.bindings.get("model"),
+    )
+
+
+def _same_folder(field: str, value: Any, context: Context) -> Verdict:
+    path = context.leaves[f"{_MODEL}.path"]
+    if value is None or value == path:
+        return Verdict(
+            classification=Class.EXACT,
+            reason="read from the folder of the weights",
+            label="policy weights",
+        )
+    return Verdict(
+        classification=Class.NOT_IMPLEMENTED,
+        reason="weights, configuration and tokenizer come from one bound folder here",
+        fix=f"Set {field}=null, and bind a folder that holds all of them",
+    )
+
+
+def _override_config(field: str, value: Any, context: Context) -> Verdict:
+    """Sets attributes of the model's configuration; the whole mapping is one leaf while it is empty."""
+    if field == f"{_MODEL}.override_config" and not value:
+        return Verdict(
+            classification=Class.INFORMATIONAL,
+            reason="off, as upstream's default: changes to the model's configuration",
+        )
+    if field == f"{_MODEL}.override_config.attn_implementation":
+        return Verdict(
+            classification=Class.LOWERED,
+            reason="another way to the same attention upstream; the local run uses its own",
+            label="scoring",
+        )
+    return Verdict(
+        classification=Class.NOT_IMPLEMENTED,
+        reason="the bound model is used as it is, and this changes what it computes",
+        fix=f"Remove {field}, and bind a model with this configuration",
+    )
+
+
+def _lora_rank(field: str, value: Any, context: Context) -> Verdict:
+    limit = whole(field, at_least=0)
+    if not limit.accepts(value):
+        return reject(limit)
+    if value == 0:
+        return Verdict(
+            classification=Class.EXACT,
+            reason="no adapter: every weight is trained",
+            label="policy.lora",
+            target="policy.lora",
+            lowered=None,
+        )
+    served = context.leaves["actor_rollout_ref.rollout.name"] == "vllm"
+    merged = bool(context.leaves[f"{_MODEL}.lora.merge"])
+    if value > _LARGEST_SERVED_RANK and served and not merged:
+        return Verdict(
+            classification=Class.UNSUPPORTED,
+            reason=f"the inference server of the pin takes no adapter of a rank above {_LARGEST_SERVED_RANK}",
+            fix=f"Set {field} to at most {_LARGEST_SERVED_RANK}, or {_MODEL}.lora.merge=True",
+        )
+    return Verdict(
+        classification=Class.EXACT,
+        reason="the rank of the adapter; the weights below it stay as they are",
+        label="policy.lora.rank",
+        target="policy.lora.rank",
+        lowered=value,
+    )
+
+
+def _adapter_path(field: str, value: Any, context: Context) -> Verdict:
+    if value is None:
+        return Verdict(
+            classification=Class.INFORMATIONAL,
+            reason="off, as upstream's default: going on from an adapter trained before",
+        )
+    if uses_lora(context):
+        return Verdict(
+            classification=Class.NOT_IMPLEMENTED,
+            reason="a run here starts from a new adapter",
+            fix=f"Set {field}=null, or merge the adapter into the model that is bound",
+        )
+    return Verdict(
+        classification=Class.UNSUPPORTED,
+        reason="with lora_rank 0 the pin never loads it, and takes the actor itself for the reference",
+        fix=f"Set {field}=null",
+    )
+
+
+def _names(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(name) is str and name for name in value)
+    )
+
+
+def _target_modules(field: str) -> Limit:
+    return Limit(
+        accepts=lambda value: value == "all-linear" or _names(value),
+        because="a pattern over module names, or none at all, selects nothing here",
+        fix=f"Set {field}=all-linear, or to a list of module names such as [q_proj,v_proj]",
+        otherwise=Class.NOT_IMPLEMENTED,
+    )
+
+
+def _excluded_modules(field: str) -> Limit:
+    return Limit(
+        accepts=lambda value: value is None or value == [] or _names(value),
+        because="a pattern over module names is not read here",
+        fix=f"Set {field}=null, or to a list of module names",
+        otherwise=Class.NOT_IMPLEMENTED,
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    requires(
+        "actor_rollout_ref.hybrid_engine",
+        True,
+        classification=Class.CONFORMANT,
+        reason="sampling and training share the device",
+        label="placement",
+        otherwise=Class.UNSUPPORTED,
+        because="the pin has no trainer that keeps sampling and training apart under this switch",
+        fix="Set actor_rollout_ref.hybrid_engine=True",
+    ),
+    dead(
+        "actor_rollout_ref.nccl_timeout", "nothing reads it: the FSDP workers set no such time-out"
+    ),
+    keeps_class(f"{_MODEL}._target_"),
+    Rule(f"{_MODEL}.path", _weights),
+    Rule(f"{_MODEL}.hf_config_path", _same_folder),
+    Rule(f"{_MODEL}.tokenizer_path", _same_folder),
+    off(
+        f"{_MODEL}.custom_chat_template",
+        None,
+        what="another chat template than the tokenizer's",
+        because="prompts are written with the chat template of the bound model",
+        fix=f"Set {_MODEL}.custom_chat_template=null, and bind a model with this template",
+    ),
+    off(
+        f"{_MODEL}.trust_remote_code",
+        False,
+        what="running code that comes with the weights",
+        because="code that comes with the weights is never run here",
+        fix=f"Set {_MODEL}.trust_remote_code=False, and bind a model that transformers knows",
+    ),
+    off(
+        f"{_MODEL}.external_lib",
+        None,
+        what="importing a module of the user's",
+        because="a module named in a launch is never imported here",
+        fix=f"Set {_MODEL}.external_lib=null",
+    ),
+    Rule(f"{_MODEL}.override_config*", _override_config),
+    lowers(
+        f"{_MODEL}.enable_gradient_checkpointing",
+        "policy.checkpoints_activations",
+        "computes activations twice to hold fewer of them, as upstream",
+        classification=Class.LOWERED,
+        limit=truth(f"{_MODEL}.enable_gradient_checkpointing"),
+    ),
+    *placed(f"{_MODEL}.enable_activation_offload", f"{_MODEL}.use_shm"),
+    *tuned(
+        f"{_MODEL}.use_remove_padding",
+        f"{_MODEL}.use_liger",
+        f"{_MODEL}.use_fused_kernels",
+        f"{_MODEL}.fused_kernel_options.impl_backend",
+    ),
+    dead(
+        f"{_MODEL}.tiled_mlp.enabled", "nothing reads it: no model is built with tiles at the pin"
+    ),
+    dead(
+        f"{_MODEL}.tiled_mlp.num_shards",
+        "nothing reads it: no model is built with tiles at the pin",
+    ),
+    Rule(f"{_MODEL}.lora_rank", _lora_rank),
+    lowers(
+        f"{_MODEL}.lora_alpha",
+        "policy.lora.alpha",
+        "the adapter is scaled by alpha over rank",
+        to=float,
+        limit=Limit(
+            accepts=is_number,
+            because="the scale of an adapter is a number",
+            fix=f"Set {_MODEL}.lora_alpha to a number",
+        ),
+        read_if=uses_lora,
+        unread=_NO_LORA,
+    ),
+    lowers(
+        f"{_MODEL}.target_modules",
+        "policy.lora.target_modules",
+        "the layers that get an adapter; all-linear leaves the head out, as peft does",
+        to=lambda value: [value] if isinstance(value, str) else list(value),
+        limit=_target_modules(f"{_MODEL}.target_modules"),
+        read_if=uses_lora,
+        unread=_NO_LORA,
+    ),
+    lowers(
+        f"{_MODEL}.exclude_modules",
+        "policy.lora.excluded_modules",
+        "the layers that get no adapter all the same",
+        to=lambda value: list(value or ()),
+        limit=_excluded_modules(f"{_MODEL}.exclude_modules"),
+        read_if=uses_lora,
+        unread=_NO_LORA,
+    ),
+    Rule(f"{_MODEL}.lora_adapter_path", _adapter_path),
+    section(
+        f"{_MODEL}.lora.*",
+        off(
+            f"{_MODEL}.lora.rank",
+            0,
+            what="adapters of Megatron workers",
+            otherwise=Class.UNSUPPORTED,
+            because="the FSDP workers build no adapter from it, while the trainer believes they do",
+            fix=f"Set {_MODEL}.lora.rank=0 and {_MODEL}.lora_rank instead",
+        ),
+        notes(
+            f"{_MODEL}.lora.merge",
+            Class.LOWERED,
+            "how upstream hands an adapter to its inference server; the local sampler merges it",
+            label="own sampler",
+        ),
+        dead("*", "nothing reads it: adapters of Megatron workers are set up here"),
+    ),
+    mtp(_MODEL),
+)
