@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from miniverl.bench import failure
+
 Role = Literal["straight", "interrupted", "resumed"]
 Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
 Listener = Callable[[Mapping[str, Any]], None]
@@ -26,15 +28,6 @@ GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL after a breach
 MEMORY_EVERY_SECONDS = 0.1
 DISK_EVERY_SECONDS = 1.0
 GIB = 1 << 30
-
-# What the engine's own exceptions are called in a record; any other exception is a crash.
-_REASON_CODES = {
-    "WrongCall": "wrong_call",
-    "Refused": "refused",
-    "CannotHere": "cannot_here",
-    "OutOfMemoryError": "out_of_memory",
-    "MemoryError": "out_of_memory",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,9 +262,11 @@ def _own_end(exit_code: int, folder: Path, peak_memory_bytes: int | None) -> Out
     """Why a worker that nobody stopped is gone."""
     if exit_code == 0:
         return Outcome(status="finished")
-    failure = folder / "failure.json"
-    if failure.exists():
-        return _told(json.loads(failure.read_text("utf-8")))
+    told = failure.read(folder)
+    if told is not None:
+        return Outcome(
+            status="failed", reason_code=told.code, reason=told.reason, problems=told.problems
+        )
     if exit_code == -signal.SIGKILL:
         held = "" if peak_memory_bytes is None else f"; it held {peak_memory_bytes / GIB:.2f} GiB"
         return Outcome(
@@ -284,22 +279,6 @@ def _own_end(exit_code: int, folder: Path, peak_memory_bytes: int | None) -> Out
         status="failed",
         reason_code="crashed",
         reason=f"The worker ended with {how}; see worker.log",
-    )
-
-
-def _told(failure: Mapping[str, Any]) -> Outcome:
-    kind, problems = failure["kind"], tuple(failure["problems"])
-    if problems:
-        reason = "; ".join(
-            f"{one['field']} = {one['value']!r}: {one['reason']}" for one in problems
-        )
-    else:
-        reason = failure["traceback"].strip().splitlines()[-1]
-    return Outcome(
-        status="failed",
-        reason_code=_REASON_CODES.get(kind, "crashed"),
-        reason=reason,
-        problems=problems,
     )
 
 

@@ -16,18 +16,16 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from miniverl.bench import failure
 from miniverl.bench.exits import Exit
+from miniverl.bench.failure import Failure
 from miniverl.engine import recipe as recipes
 from miniverl.engine.events import Event
-from miniverl.engine.problem import CannotHere, Problem, Problems, Refused, WrongCall
-
-EXITS = {WrongCall: Exit.WRONG_CALL, Refused: Exit.NO, CannotHere: Exit.CANNOT_HERE}
+from miniverl.engine.problem import Problems
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
@@ -38,13 +36,14 @@ def main(arguments: Sequence[str]) -> int:
     _die_with(call.parent)
     sys.excepthook = partial(_leave_crash, call.folder)
     stamp = {"pid": os.getpid(), "interpreter_monotonic": interpreter_monotonic}
-    _write_whole(call.folder / "worker.json", stamp)
+    failure.write_beside(call.folder / "worker.json", stamp)
     try:
         _run(call)
     except Problems as error:
-        problems = [_plain(problem) for problem in error.problems]
-        _leave_failure(call.folder, type(error).__name__, problems, None)
-        return EXITS[type(error)]
+        problems = tuple(failure.plain(error.problems))
+        told = Failure(kind=type(error).__name__, problems=problems, traceback=None)
+        failure.write(call.folder, told)
+        return failure.EXITS[type(error)]
     return Exit.DONE
 
 
@@ -97,25 +96,7 @@ def _leave_crash(
     """What `sys.excepthook` calls for an exception that nobody handles; Python then exits with 1."""
     text = "".join(traceback.format_exception(kind, error, trace))
     sys.stderr.write(text)
-    _leave_failure(folder, kind.__name__, [], text)
-
-
-def _leave_failure(folder: Path, kind: str, problems: list[Any], trace: str | None) -> None:
-    _write_whole(folder / "failure.json", {"kind": kind, "problems": problems, "traceback": trace})
-
-
-def _plain(problem: Problem) -> dict[str, Any]:
-    plain = asdict(problem)
-    if not isinstance(problem.value, str | int | float | bool | None):
-        plain["value"] = str(problem.value)
-    return plain
-
-
-def _write_whole(path: Path, value: Any) -> None:
-    """The parent never reads half a file. Not synced: it tells of a process, not of a result."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
-    beside.replace(path)
+    failure.write(folder, Failure(kind=kind.__name__, problems=(), traceback=text))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+"""How a command answers: text for people on stderr, JSON on stdout only when asked, an exit code.
+
+The one place that turns Problems into text. Loads nothing but click: `miniverl --help` waits for it.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from miniverl.bench import failure
+from miniverl.bench.exits import Exit
+from miniverl.engine.problem import CannotHere, Problem, Problems
+
+_SHOWN_CHARACTERS = 160
+
+
+def answers(command: Callable[..., Exit]) -> Callable[..., Exit]:
+    """A command whose Problems end it with their text, their JSON if `as_json`, and their exit code."""
+
+    @functools.wraps(command)
+    def answered(*arguments: Any, **options: Any) -> Exit:
+        try:
+            return command(*arguments, **options)
+        except Problems as error:
+            return refuse(error, as_json=options.get("as_json", False))
+
+    return answered
+
+
+def refuse(error: Problems, *, as_json: bool) -> Exit:
+    """Print what stands in the way. The last line is a sentence: under make it stands above make's own."""
+    kind = type(error)
+    if as_json:
+        status = failure.CODES[kind.__name__]
+        print_json({"status": status, "problems": failure.plain(error.problems)})
+    say_problems(error.problems)
+    if kind is CannotHere:
+        first = error.problems[0]
+        say(f"{first.reason.rstrip('.')}. {first.fix.rstrip('.')}.")
+    elif len(error.problems) > 1:
+        say(f"{len(error.problems)} problems.")
+    return failure.EXITS[kind]
+
+
+def say_problems(problems: Iterable[Problem]) -> None:
+    """One block each: field = value, where it was set, why it does not do, what mends it."""
+    for problem in problems:
+        say(f"{click.style(problem.field, bold=True)} = {_shown(problem.value)}")
+        say(f"  where  {problem.origin}")
+        say(f"  why    {problem.reason}")
+        say(f"  fix    {problem.fix}")
+        say("")
+
+
+def say(line: str) -> None:
+    """A line for people."""
+    click.echo(line, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Canonical JSON on stdout: sorted keys, no NaN, a newline at the end."""
+    click.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False))
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

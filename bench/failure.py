@@ -1,0 +1,75 @@
+"""Why something ended, in the forms that leave a process: an exit code, plain JSON, failure.json."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from miniverl.bench.exits import Exit
+from miniverl.engine.problem import CannotHere, Problem, Problems, Refused, WrongCall
+
+EXITS: Mapping[type[Problems], Exit] = {
+    WrongCall: Exit.WRONG_CALL,
+    Refused: Exit.NO,
+    CannotHere: Exit.CANNOT_HERE,
+}
+# What a status or reason code calls them; any exception that is not here is a crash.
+CODES: Mapping[str, str] = {
+    "WrongCall": "wrong_call",
+    "Refused": "refused",
+    "CannotHere": "cannot_here",
+    "OutOfMemoryError": "out_of_memory",  # torch's
+    "MemoryError": "out_of_memory",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """`kind` names the exception; `problems` are those of a Problems, else `traceback` tells."""
+
+    kind: str
+    problems: tuple[Mapping[str, Any], ...]
+    traceback: str | None
+
+    @property
+    def code(self) -> str:
+        return CODES.get(self.kind, "crashed")
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        if self.traceback is not None:
+            return self.traceback.strip().splitlines()[-1]
+        return "; ".join(
+            f"{one['field']} = {one['value']!r}: {one['reason']}" for one in self.problems
+        )
+
+
+def plain(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Problems as JSON values; a value that JSON has no word for is written as text."""
+    rows = [asdict(problem) for problem in problems]
+    for row in rows:
+        if not isinstance(row["value"], str | int | float | bool | None):
+            row["value"] = str(row["value"])
+    return rows
+
+
+def write(folder: Path, failure: Failure) -> None:
+    """failure.json, whole. Not synced to the disk: it tells of a process, not of a result."""
+    write_beside(folder / "failure.json", asdict(failure))
+
+
+def read(folder: Path) -> Failure | None:
+    path = folder / "failure.json"
+    if not path.exists():
+        return None
+    told = json.loads(path.read_text("utf-8"))
+    return Failure(kind=told["kind"], problems=tuple(told["problems"]), traceback=told["traceback"])
+
+
+def write_beside(path: Path, value: Any) -> None:
+    """A reader finds the whole file or none."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+    beside.replace(path)
