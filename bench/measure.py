@@ -1,0 +1,274 @@
+"""Raw samples of one launch, read from what its run folder and its parent tell; nothing is averaged here.
+
+What follows from them is in derive.py. The shape is `launch` in schemas/record-v2.json; its times are seconds
+since the creation of the process, on the clock that the journal shares with the parent.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+MAX_SAMPLES = 300
+NOT_SUPPORTED = {"status": "not_supported"}
+NOT_MEASURED = {"status": "not_measured"}
+NOT_FINITE = {"status": "not_finite"}
+
+_LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
+_MICROSECONDS = 6  # decimals
+
+
+def launch(
+    run_dir: Path,
+    *,
+    role: str,
+    ordinal: int,
+    pid: int,
+    created_monotonic: float,
+    interpreter_monotonic: float | None,
+    ended_monotonic: float,
+    exit_code: int,
+    failure: tuple[str, str] | None,
+    warmup_steps: int,
+    peak_bytes: Mapping[str, int],
+    samples: Sequence[Mapping[str, float]] = (),
+    telemetry_reasons: Sequence[str] = (),
+) -> dict[str, Any]:
+    """One entry of `launches`.
+
+    Several processes append to one journal: this launch is the lines of `pid` since its creation. Call it as
+    soon as the process is gone, before a next one writes to the folder. `failure` is a code and a sentence.
+    `peak_bytes` are peaks that the parent knows, by kind: rss, process, device (see the schema). Each of
+    `samples` holds monotonic_seconds and any of rss_bytes, process_bytes, device_bytes, sm_clock_mhz, ...
+    """
+    own = _Journal(run_dir / "journal.jsonl", pid, created_monotonic)
+    steps = _steps(own, warmup_steps, _work(run_dir / "trajectories.jsonl"))
+    numbers = {step["step"] for step in steps}
+    started = own.first("run_started")
+    is_finished = own.first("run_finished") is not None
+    since_creation = None if interpreter_monotonic is None else own.since(interpreter_monotonic)
+    return {
+        "role": role,
+        "ordinal": ordinal,
+        "created_monotonic_seconds": round(created_monotonic, _MICROSECONDS),
+        "ended_monotonic_seconds": round(ended_monotonic, _MICROSECONDS),
+        "exit_code": exit_code,
+        "is_finished": is_finished,
+        "failure": None if failure is None else {"code": failure[0], "message": failure[1]},
+        "interpreter_at_seconds": NOT_MEASURED if since_creation is None else since_creation,
+        "imports_done_at_seconds": own.at_or_not(own.first("imports_done")),
+        "started": None if started is None else own.fields(started),
+        "model_loads": [own.fields(event) for event in own.all("model_loaded")],
+        "steps": steps,
+        "outside_steps": [
+            own.fields(event) for event in own.all("phase_finished") if event["step"] not in numbers
+        ],
+        "checkpoints": [_without(own.fields(e), "folder") for e in own.all("checkpoint_saved")],
+        "validations": [
+            own.fields(event) | {"metrics": _finite(event["metrics"])}
+            for event in own.all("validation_finished")
+        ],
+        "warnings": [own.fields(event) for event in own.all("warned")],
+        "memory": _peaks(started, steps, peak_bytes, samples),
+        "telemetry": _telemetry(samples, telemetry_reasons, own),
+        "outputs": outputs(run_dir) if is_finished else None,
+    }
+
+
+def outputs(run_dir: Path) -> dict[str, str]:
+    """sha256 of the logs and the adapter that a finished run left."""
+    return {name: each["sha256"] for name, each in _files(run_dir, (*_LOGS, "adapter")).items()}
+
+
+def artifacts(run_dir: Path, workload_dir: Path) -> dict[str, Any]:
+    """The measured fields of `artifacts`: the straight run's logs, last checkpoint and adapter."""
+    steps = sorted(folder.name for folder in (run_dir / "checkpoints").glob("step-*"))
+    checkpoint = [f"checkpoints/{steps[-1]}"] if steps else []
+    return {
+        "files": _files(run_dir, (*_LOGS, *checkpoint, "adapter")),
+        "total_run_bytes": _bytes_below(run_dir),
+        "total_workload_bytes": _bytes_below(workload_dir),
+    }
+
+
+class _Journal:
+    """The events of one process, and its clock."""
+
+    def __init__(self, path: Path, pid: int, created: float) -> None:
+        self._created = created
+        self._events = [
+            event
+            for event in _whole_lines(path)
+            if event["pid"] == pid and event["monotonic_seconds"] >= created
+        ]
+
+    def all(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self._events if event["event"] == name]
+
+    def first(self, name: str) -> dict[str, Any] | None:
+        return next(iter(self.all(name)), None)
+
+    def since(self, monotonic_seconds: float) -> float:
+        return round(monotonic_seconds - self._created, _MICROSECONDS)
+
+    def at(self, event: Mapping[str, Any]) -> float:
+        return self.since(event["monotonic_seconds"])
+
+    def at_or_not(self, event: Mapping[str, Any] | None) -> float | dict[str, str]:
+        return NOT_MEASURED if event is None else self.at(event)
+
+    def fields(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """The event's own fields, seconds in microseconds, and when it happened."""
+        own = _without(event, "event", "pid", "monotonic_seconds")
+        if "seconds" in own:
+            own["seconds"] = round(own["seconds"], _MICROSECONDS)
+        return own | {"at_seconds": self.at(event)}
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log that were written to their end: a kill can tear the last line of its process.
+
+    The next process to append ends the torn line first, so it may also stand in the middle.
+    """
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.strip() or not line.endswith(b"\n"):
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue
+
+
+def _steps(
+    own: _Journal, warmup_steps: int, work: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    steps: dict[int, dict[str, Any]] = {}
+    for event in own.all("step_started"):
+        steps[event["step"]] = {
+            "step": event["step"],
+            "started_at_seconds": own.at(event),
+            "seconds": NOT_MEASURED,
+            "is_finished": False,
+            "is_warmup": len(steps) < warmup_steps,
+            "phases": {},
+            "metrics": {},
+            "memory": {},
+            "work": NOT_MEASURED,
+        }
+    for event in own.all("phase_finished"):
+        if event["step"] in steps:
+            _add_phase(steps[event["step"]]["phases"], event["phase"], own.fields(event))
+    for event in own.all("step_finished"):
+        steps[event["step"]] |= {
+            "seconds": round(event["seconds"], _MICROSECONDS),
+            "is_finished": True,
+            "metrics": _finite(event["metrics"]),
+            "memory": dict(event["memory"]),
+            "work": work.get(event["step"], NOT_MEASURED),
+        }
+    return list(steps.values())
+
+
+def _add_phase(phases: dict[str, Any], name: str, fields: Mapping[str, Any]) -> None:
+    """A phase may end several times in a step: its seconds and tokens add up."""
+    before = phases.get(name, {"seconds": 0.0, "tokens": 0})
+    phases[name] = {
+        "seconds": round(before["seconds"] + fields["seconds"], _MICROSECONDS),
+        "tokens": before["tokens"] + fields["tokens"],
+        "at_seconds": fields["at_seconds"],
+    }
+
+
+def _work(path: Path) -> dict[int, dict[str, Any]]:
+    """Step -> what the trajectories of that step show."""
+    work: dict[int, dict[str, Any]] = {}
+    for line in _whole_lines(path):
+        step = work.setdefault(
+            line["step"],
+            {"prompt_ids": [], "responses": 0, "response_tokens": 0, "finished_responses": 0},
+        )
+        if line["prompt_id"] not in step["prompt_ids"]:
+            step["prompt_ids"].append(line["prompt_id"])
+        step["responses"] += 1
+        step["response_tokens"] += len(line["response_tokens"])
+        step["finished_responses"] += int(line["finished"])
+    return work
+
+
+def _peaks(
+    started: Mapping[str, Any] | None,
+    steps: Sequence[Mapping[str, Any]],
+    peak_bytes: Mapping[str, int],
+    samples: Sequence[Mapping[str, float]],
+) -> dict[str, Any]:
+    """The highest value of each kind of memory from any source; a CPU has no device memory to speak of."""
+    is_cpu = started is not None and started["device"] == "cpu"
+    peaks: dict[str, Any] = {}
+    for kind in ("allocated", "reserved", "process", "device", "rss"):
+        seen = [peak_bytes[kind]] if kind in peak_bytes else []
+        for source in (*(step["memory"] for step in steps), *samples):
+            seen += [int(source[n]) for n in (f"peak_{kind}_bytes", f"{kind}_bytes") if n in source]
+        missing = NOT_SUPPORTED if is_cpu and kind != "rss" else NOT_MEASURED
+        peaks[f"peak_{kind}_bytes"] = max(seen) if seen else missing
+    return peaks
+
+
+def _telemetry(
+    samples: Sequence[Mapping[str, float]], reasons: Sequence[str], own: _Journal
+) -> dict[str, Any]:
+    """Only series that every sample has: a reading that failed is not a number."""
+    kept = _thinned(samples)
+    names = set.intersection(*(set(sample) for sample in kept)) if kept else set()
+    series: dict[str, list[float]] = {
+        name: [sample[name] for sample in kept] for name in names - {"monotonic_seconds"}
+    }
+    series["at_seconds"] = [own.since(sample["monotonic_seconds"]) for sample in kept]
+    status = "invalid" if reasons else "valid" if samples else "not_measured"
+    return {"status": status, "reasons": list(reasons), "series": series}
+
+
+def _thinned(samples: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """At most MAX_SAMPLES: of equal stretches, the sample with the most resident memory."""
+    if len(samples) <= MAX_SAMPLES:
+        return list(samples)
+    edges = [index * len(samples) // MAX_SAMPLES for index in range(MAX_SAMPLES + 1)]
+    return [
+        max(samples[start:end], key=lambda sample: sample.get("rss_bytes", 0))
+        for start, end in pairwise(edges)
+    ]
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """JSON has no NaN, and a run that diverged is a result too."""
+    return {name: v if math.isfinite(v) else NOT_FINITE for name, v in metrics.items()}
+
+
+def _files(run_dir: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each file among `names`, or below a folder among them, with its bytes and sha256."""
+    paths = [p for name in names for p in (run_dir / name, *sorted((run_dir / name).rglob("*")))]
+    return {
+        path.relative_to(run_dir).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": _sha256(path),
+        }
+        for path in paths
+        if path.is_file()
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}

@@ -1,0 +1,185 @@
+"""A record: one JSON document, read strictly, checked against its schema, sealed by digests, written whole.
+
+`complete` turns measured facts into a record; `validate` in validate.py says whether a record still is one.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NoReturn
+
+import rfc8785
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from miniverl.bench.comparability import sha256_of
+from miniverl.bench.derive import derived
+from miniverl.engine.problem import Problem, Refused, WrongCall
+
+Json = Mapping[str, Any]
+
+SCHEMA_VERSIONS = (1, 2)
+KIND = "single_device_rl_workload"
+
+_SEALS = ("block_sha256", "record_sha256")
+_MEASURE_AGAIN = "Take the record as it was written, or measure again"
+
+
+def complete(measured: Json) -> dict[str, Any]:
+    """The record of version 2 that `measured`, every field that is not derived, makes."""
+    known = {"schema_version": 2, "kind": KIND, "ext": {}, **measured}
+    return seal(merged(known, derived(known)))
+
+
+def seal(record: Json) -> dict[str, Any]:
+    """The record with its digests: one for each block, so that a changed block is named, and one for all."""
+    content = {name: block for name, block in record.items() if name not in _SEALS}
+    content["block_sha256"] = {name: sha256_of(block) for name, block in content.items()}
+    content["record_sha256"] = sha256_of(content)
+    return content
+
+
+def merged(into: Any, more: Any) -> Any:
+    """`into` with the fields of `more`, at any depth; where both have a value, that of `more`."""
+    if not isinstance(into, Mapping) or not isinstance(more, Mapping):
+        return more
+    return {**into, **{n: merged(into[n], v) if n in into else v for n, v in more.items()}}
+
+
+def load_strict(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`.
+
+    Raises WrongCall where the file cannot be read, and Refused where it is not strict JSON: twice the same
+    key in an object, NaN, Infinity, a number beyond double precision, or not an object at all.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WrongCall([_file_problem(path, f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise Refused([_file_problem(path, "is not UTF-8")]) from error
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        rfc8785.dumps(value)
+    except (ValueError, RecursionError) as error:
+        raise Refused([_file_problem(path, f"is not strict JSON: {error}")]) from error
+    if not isinstance(value, dict):
+        raise Refused([_file_problem(path, "holds no object")])
+    return value
+
+
+def write(record: Json, path: Path) -> None:
+    """Canonical JSON that is there as a whole or not at all."""
+    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".part")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def schema_problems(record: Json, origin: str) -> list[Problem]:
+    """Where the record is not what its schema version asks for; fields by JSON pointer."""
+    version = record.get("schema_version")
+    if version not in SCHEMA_VERSIONS or isinstance(version, bool):
+        known = " and ".join(map(str, SCHEMA_VERSIONS))
+        return [
+            Problem(
+                field="/schema_version",
+                value=version,
+                origin=origin,
+                reason=f"only the versions {known} are known",
+                fix="Give a record; a newer one needs a newer miniverl",
+            )
+        ]
+    errors = sorted(_validator(version).iter_errors(record), key=lambda e: list(map(str, e.path)))
+    return [
+        Problem(field=field, value=value, origin=origin, reason=reason, fix=_MEASURE_AGAIN)
+        for error in errors
+        for field, value, reason in _told(error)
+    ]
+
+
+def seal_problems(record: Json, origin: str) -> list[Problem]:
+    """The blocks whose digest is not the one that the record was written with."""
+    sealed = seal(record)
+    problems = []
+    for name in sorted(sealed["block_sha256"].keys() | record["block_sha256"].keys()):
+        written, found = record["block_sha256"].get(name), sealed["block_sha256"].get(name)
+        if written != found:
+            reason = f"changed since the record was written: its digest is {found}"
+            problems.append(_problem(f"/{name}", f"block_sha256 {written}", origin, reason))
+    if not problems and record["record_sha256"] != sealed["record_sha256"]:
+        reason = f"does not follow from the record: expected {sealed['record_sha256']}"
+        problems.append(_problem("/record_sha256", record["record_sha256"], origin, reason))
+    return problems
+
+
+def pointer(*parts: str | int) -> str:
+    """A JSON pointer (RFC 6901)."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+@cache
+def _validator(version: int) -> Draft202012Validator:
+    schema = files("miniverl.bench") / "schemas" / f"record-v{version}.json"
+    return Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+
+
+def _told(error: ValidationError) -> Iterator[tuple[str, Any, str]]:
+    """Field, value and reason of each mistake in a schema error."""
+    path = list(error.absolute_path)
+    match error.validator:
+        case "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            # One error a name: jsonschema reports each of them with the whole list.
+            name = next(name for name in missing if repr(name) in error.message)
+            yield pointer(*path, name), None, "missing field"
+        case "additionalProperties" if error.validator_value is False:
+            known = error.schema.get("properties", {})
+            for name in sorted(set(error.instance) - set(known)):
+                yield pointer(*path, name), _short(error.instance[name]), "unknown field"
+        case _:
+            expected = error.schema.get("title")
+            reason = f"expected {expected}" if expected else error.message[:300]
+            yield pointer(*path), _short(error.instance), reason
+
+
+def _short(value: Any) -> Any:
+    """A value that fits into a sentence."""
+    if isinstance(value, dict | list):
+        return f"{type(value).__name__} of {len(value)}"
+    return value[:100] if isinstance(value, str) else value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"twice the same key: {', '.join(twice)}")
+    return unique
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _problem(field: str, value: Any, origin: str, reason: str) -> Problem:
+    return Problem(field=field, value=value, origin=origin, reason=reason, fix=_MEASURE_AGAIN)
+
+
+def _file_problem(path: Path, reason: str) -> Problem:
+    return Problem(
+        field="record", value=str(path), origin=str(path), reason=reason, fix="Give a record's path"
+    )

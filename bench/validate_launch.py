@@ -1,0 +1,230 @@
+"""Whether a launch hangs together: clocks that run forward, counts within their bounds, one story throughout.
+
+Each check yields (JSON pointer, value found, reason). Derived numbers are compared elsewhere.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from miniverl.bench.launch_values import RATES, is_number
+from miniverl.bench.record import pointer
+
+Json = Mapping[str, Any]
+Mistake = tuple[str, Any, str]
+
+# An event is written a little after the span that it tells ended, and numbers are rounded.
+_CLOCK_SLACK_SECONDS = 0.01
+
+
+def launch_mistakes(record: Json) -> Iterator[Mistake]:
+    """Every mistake in `launches`."""
+    for index, launch in enumerate(record["launches"]):
+        for path, value, reason in _of_launch(launch, record):
+            yield pointer("launches", index) + path, value, reason
+    for index, (one, other) in enumerate(pairwise(record["launches"]), start=1):
+        if other["created_monotonic_seconds"] < one["created_monotonic_seconds"]:
+            field = pointer("launches", index, "created_monotonic_seconds")
+            yield field, other["created_monotonic_seconds"], "before the launch that precedes it"
+    for index, launch in enumerate(record["launches"]):
+        if launch["ordinal"] != index + 1:
+            yield pointer("launches", index, "ordinal"), launch["ordinal"], f"expected {index + 1}"
+
+
+def _of_launch(launch: Json, record: Json) -> Iterator[Mistake]:
+    yield from _end(launch)
+    yield from _start(launch, record)
+    yield from _marks(launch)
+    yield from _step_numbers(launch, record["workload"]["warmup_steps"])
+    for index, step in enumerate(launch["steps"]):
+        for path, value, reason in (*_step_times(step), *_step_counts(step, record["recipe"])):
+            yield pointer("steps", index) + path, value, reason
+    yield from _memory(launch)
+    yield from _telemetry(launch["telemetry"])
+
+
+def _end(launch: Json) -> Iterator[Mistake]:
+    created, ended = launch["created_monotonic_seconds"], launch["ended_monotonic_seconds"]
+    if ended < created:
+        yield "/ended_monotonic_seconds", ended, "before the process was created"
+    is_finished = launch["is_finished"]
+    if launch["exit_code"] == 0 and not is_finished:
+        yield "/exit_code", 0, "the launch did not finish its run"
+    if launch["exit_code"] > 0 and is_finished:
+        yield "/exit_code", launch["exit_code"], "the launch finished its run"
+    if is_finished and launch["failure"] is not None:
+        yield "/failure", launch["failure"]["code"], "the launch finished its run"
+    if is_finished == (launch["outputs"] is None):
+        yield "/outputs", launch["outputs"], f"is_finished is {is_finished}"
+    if is_finished and launch["role"] != "interrupted" and launch["exit_code"] != 0:
+        yield "/exit_code", launch["exit_code"], "the launch finished its run"
+
+
+def _start(launch: Json, record: Json) -> Iterator[Mistake]:
+    """What the run said of itself, against what the record says of it."""
+    started = launch["started"]
+    if started is None:
+        if launch["steps"]:
+            yield "/started", None, "the launch has steps"
+        return
+    if (launch["role"] == "resumed") != (started["resumed_step"] is not None):
+        yield "/started/resumed_step", started["resumed_step"], f"the role is {launch['role']}"
+    told = {
+        "recipe_sha256": record["recipe"]["recipe_sha256"],
+        "num_steps": record["recipe"]["num_steps"],
+        "threads": record["environment"]["threads"],
+    }
+    for name, value in told.items():
+        if started[name] != value:
+            yield f"/started/{name}", started[name], f"the record says {value!r}"
+    if started["device"].partition(":")[0] != record["hardware"]["device"]:
+        hardware = record["hardware"]["device"]
+        yield "/started/device", started["device"], f"the record's hardware says {hardware!r}"
+    policy = record["models"]["policy"]
+    for index, load in enumerate(launch["model_loads"]):
+        for name in ("parameters", "trainable_parameters"):
+            if load["role"] == "policy" and load[name] != policy[name]:
+                field = pointer("model_loads", index, name)
+                yield field, load[name], f"the record's policy has {policy[name]!r}"
+        if load["trainable_parameters"] > load["parameters"]:
+            field = pointer("model_loads", index, "trainable_parameters")
+            yield field, load["trainable_parameters"], "more than all parameters"
+
+
+def _marks(launch: Json) -> Iterator[Mistake]:
+    """Nothing happens before what precedes it, or after the end."""
+    lived = launch["ended_monotonic_seconds"] - launch["created_monotonic_seconds"]
+    started = (
+        [("/started/at_seconds", launch["started"]["at_seconds"])] if launch["started"] else []
+    )
+    chain = [
+        ("/interpreter_at_seconds", launch["interpreter_at_seconds"]),
+        ("/imports_done_at_seconds", launch["imports_done_at_seconds"]),
+        *started,
+        *_at(launch, "model_loads"),
+        *_at(launch, "steps", "started_at_seconds"),
+    ]
+    yield from _forward([mark for mark in chain if is_number(mark[1])], lived)
+    for name in ("checkpoints", "validations", "warnings", "outside_steps"):
+        yield from _forward(_at(launch, name), lived)
+
+
+def _at(launch: Json, name: str, when: str = "at_seconds") -> list[tuple[str, Any]]:
+    return [(pointer(name, index, when), each[when]) for index, each in enumerate(launch[name])]
+
+
+def _forward(marks: Sequence[tuple[str, float]], lived: float) -> Iterator[Mistake]:
+    for (_, before), (field, at) in pairwise(marks):
+        if at < before:
+            yield field, at, f"before {before}, when what precedes it happened"
+    for field, at in marks:
+        if at > lived + _CLOCK_SLACK_SECONDS:
+            yield field, at, f"after the end of the launch at {lived:.6f}"
+
+
+def _step_numbers(launch: Json, warmup_steps: int) -> Iterator[Mistake]:
+    steps = launch["steps"]
+    first = 1 + ((launch["started"] or {}).get("resumed_step") or 0)
+    for index, step in enumerate(steps):
+        if step["step"] != first + index:
+            yield pointer("steps", index, "step"), step["step"], f"expected {first + index}"
+        if step["is_warmup"] != (index < warmup_steps):
+            field = pointer("steps", index, "is_warmup")
+            yield field, step["is_warmup"], f"the workload has {warmup_steps} warm-up steps"
+        if step["is_finished"] != is_number(step["seconds"]):
+            field = pointer("steps", index, "seconds")
+            yield field, step["seconds"], f"is_finished is {step['is_finished']}"
+        if not step["is_finished"] and index < len(steps) - 1:
+            yield pointer("steps", index, "is_finished"), False, "a later step was started"
+    for index, (one, other) in enumerate(pairwise(steps), start=1):
+        if one["is_finished"] and is_number(one["seconds"]):
+            end = one["started_at_seconds"] + one["seconds"]
+            if other["started_at_seconds"] < end - _CLOCK_SLACK_SECONDS:
+                field = pointer("steps", index, "started_at_seconds")
+                yield field, other["started_at_seconds"], f"the step before ended at {end:.6f}"
+    if launch["is_finished"] and launch["started"]:
+        done, planned = first - 1 + len(steps), launch["started"]["num_steps"]
+        if done != planned:
+            yield "/steps", f"{len(steps)} steps", f"the run of {planned} steps is finished"
+
+
+def _step_times(step: Json) -> Iterator[Mistake]:
+    """Phases lie within their step; those of an ended step take no longer than it."""
+    start = step["started_at_seconds"]
+    for name, phase in step["phases"].items():
+        if phase["at_seconds"] - phase["seconds"] < start - _CLOCK_SLACK_SECONDS:
+            reason = f"longer than from the start of the step at {start} to its end"
+            yield pointer("phases", name, "seconds"), phase["seconds"], reason
+    if not is_number(step["seconds"]):
+        return
+    end = start + step["seconds"] + _CLOCK_SLACK_SECONDS
+    inside = [phase for phase in step["phases"].values() if phase["at_seconds"] <= end]
+    total = math.fsum(phase["seconds"] for phase in inside)
+    if total > step["seconds"] + _CLOCK_SLACK_SECONDS:
+        yield "/seconds", step["seconds"], f"its phases take {total:.6f}"
+
+
+def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
+    """Tokens and responses within what one batch can hold."""
+    responses = recipe["logical_batch"] * recipe["samples_per_prompt"]
+    tokens = responses * recipe["response_limit"]
+    epochs = recipe["compiled"]["update"]["epochs"]
+    for name in RATES.keys() & step["phases"].keys():
+        found, limit = step["phases"][name]["tokens"], tokens * (epochs if name == "update" else 1)
+        if found > limit:
+            field = pointer("phases", name, "tokens")
+            yield field, found, f"more than {responses} responses of the recipe's limit: {limit}"
+    work = step["work"]
+    if "status" in work:
+        return
+    if work["responses"] != responses:
+        yield "/work/responses", work["responses"], f"the recipe's batch has {responses}"
+    if work["finished_responses"] > work["responses"]:
+        yield "/work/finished_responses", work["finished_responses"], "more than the responses"
+    if len(work["prompt_ids"]) > recipe["logical_batch"]:
+        found = f"{len(work['prompt_ids'])} prompts"
+        yield "/work/prompt_ids", found, f"the recipe's batch has {recipe['logical_batch']}"
+    rollout = step["phases"].get("rollout")
+    if rollout and rollout["tokens"] != work["response_tokens"]:
+        reason = f"the rollout counted {rollout['tokens']}"
+        yield "/work/response_tokens", work["response_tokens"], reason
+
+
+def _memory(launch: Json) -> Iterator[Mistake]:
+    memory, series = launch["memory"], launch["telemetry"]["series"]
+    allocated, reserved = memory["peak_allocated_bytes"], memory["peak_reserved_bytes"]
+    if is_number(allocated) and is_number(reserved) and reserved < allocated:
+        yield "/memory/peak_reserved_bytes", reserved, f"less than the {allocated} allocated"
+    for kind in ("allocated", "reserved", "process", "device", "rss"):
+        peak = memory[f"peak_{kind}_bytes"]
+        seen = [*series.get(f"{kind}_bytes", [])]
+        for step in launch["steps"]:
+            seen += [
+                step["memory"][name]
+                for name in (f"peak_{kind}_bytes", f"{kind}_bytes")
+                if name in step["memory"]
+            ]
+        if seen and (not is_number(peak) or peak < max(seen)):
+            yield f"/memory/peak_{kind}_bytes", peak, f"a sample shows {max(seen)}"
+    for index, (one, other) in enumerate(pairwise(launch["steps"]), start=1):
+        for name in one["memory"].keys() & other["memory"].keys():
+            if name.startswith("peak_") and other["memory"][name] < one["memory"][name]:
+                field = pointer("steps", index, "memory", name)
+                yield field, other["memory"][name], "less than the peak of the step before"
+
+
+def _telemetry(telemetry: Json) -> Iterator[Mistake]:
+    series = telemetry["series"]
+    num_samples = len(series["at_seconds"])
+    for name, values in series.items():
+        if len(values) != num_samples:
+            found = f"{len(values)} samples"
+            yield f"/telemetry/series/{name}", found, f"at_seconds has {num_samples}"
+    for index, (one, other) in enumerate(pairwise(series["at_seconds"]), start=1):
+        if other < one:
+            yield pointer("telemetry", "series", "at_seconds", index), other, f"before {one}"
+    if (telemetry["status"] == "not_measured") != (num_samples == 0):
+        yield "/telemetry/status", telemetry["status"], f"there are {num_samples} samples"
+    if (telemetry["status"] == "invalid") != bool(telemetry["reasons"]):
+        yield "/telemetry/reasons", telemetry["reasons"], f"the status is {telemetry['status']}"

@@ -1,0 +1,172 @@
+"""What must agree within a record of version 1, which has no raw samples: only its numbers against each other.
+
+Each check yields (JSON pointer, value found, reason).
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+Json = Mapping[str, Any]
+Mistake = tuple[str, Any, str]
+
+# A published phase -> the rate that belongs to it.
+_RATES = {
+    "rollout": "rollout_tokens_per_second",
+    "teacher_scoring": "teacher_scored_positions_per_second",
+    "actor_update": "update_positions_per_second",
+}
+_HALF_A_DIGIT = 0.5e-4  # seconds and rates are published with four decimals
+_IDENTICAL = (
+    "adapter_and_optimizer_byte_identical",
+    "training_state_fields_identical",
+    "trajectories_byte_identical",
+)
+
+
+def mistakes_v1(record: Json) -> Iterator[Mistake]:
+    """Every mistake of a version 1 record that has passed its schema."""
+    yield from _positions(record)
+    yield from _order(record)
+    yield from _equal(record)
+    yield from _bounds(record)
+    yield from _contract(record)
+    yield from _resume(record["resume"])
+
+
+def _positions(record: Json) -> Iterator[Mistake]:
+    """Rate x median seconds is the response positions of a step: the same in each phase, up to rounding."""
+    seconds = record["measurements"]["steady_state_median_seconds"]
+    rates = record["measurements"]["steady_state_median_throughput"]
+    positions = {phase: seconds[phase] * rates[rate] for phase, rate in _RATES.items()}
+    agreed = statistics.median(positions.values())
+    limit = record["recipe"]["logical_batch"] * record["recipe"]["response_limit"]
+    for phase, found in positions.items():
+        rate = _RATES[phase]
+        rounding = found * (_HALF_A_DIGIT / seconds[phase] + _HALF_A_DIGIT / rates[rate])
+        field = f"/measurements/steady_state_median_throughput/{rate}"
+        product = f"times {seconds[phase]} seconds ({phase}) this is {found:.4f} positions a step"
+        if abs(found - agreed) > rounding + agreed * 2e-4:
+            yield field, rates[rate], f"{product}, where the other phases have {agreed:.4f}"
+        elif found > limit + rounding:
+            yield field, rates[rate], f"{product}, and logical_batch x response_limit is {limit}"
+
+
+def _order(record: Json) -> Iterator[Mistake]:
+    """Start-up, first rollout, first targets and first update follow each other and take their time."""
+    measured = record["measurements"]
+    names = (
+        "cold_startup_seconds",
+        "time_to_first_rollout_seconds",
+        "time_to_first_teacher_targets_seconds",
+        "time_to_first_update_seconds",
+    )
+    for before, name in pairwise(names):
+        if measured[name] <= measured[before]:
+            yield f"/measurements/{name}", measured[name], f"{before} is {measured[before]}"
+    total = record["resource_contract"]["total_gpu_workload_seconds"]
+    last = measured["time_to_first_update_seconds"]
+    steps = sum(measured["steady_state_median_seconds"].values())
+    least = last + steps * (record["recipe"]["optimizer_updates"] - 1) / 2
+    if total < least:
+        field = "/resource_contract/total_gpu_workload_seconds"
+        yield field, total, f"the first update and half of the others alone take {least:.4f}"
+
+
+def _equal(record: Json) -> Iterator[Mistake]:
+    """Numbers and names that stand in two places."""
+    recipe, measured, resume = record["recipe"], record["measurements"], record["resume"]
+    identity, verl = record["profile_identity"], record["verl"]
+    consumed = recipe["optimizer_updates"] * recipe["logical_batch"]
+    pairs = (
+        ("/recipe/prompts_consumed", recipe["prompts_consumed"], consumed),
+        ("/measurements/prompts_consumed", measured["prompts_consumed"], consumed),
+        ("/resume/task_cursor", resume["task_cursor"], consumed),
+        (
+            "/resume/global_optimizer_steps",
+            resume["global_optimizer_steps"],
+            recipe["optimizer_updates"],
+        ),
+        ("/profile", record["profile"], identity["profile_name"]),
+        ("/verl/commit", verl["commit"], identity["upstream_commit"]),
+        ("/verl/tag", verl["tag"], identity["upstream_tag"]),
+        ("/verl/repository", verl["repository"], identity["upstream_repository"]),
+    )
+    for field, found, expected in pairs:
+        if found != expected:
+            yield field, found, f"does not follow from the record: expected {expected!r}"
+
+
+def _bounds(record: Json) -> Iterator[Mistake]:
+    """Numbers that another one bounds: (field, smaller, larger)."""
+    recipe, measured = record["recipe"], record["measurements"]
+    bounds = (
+        ("/measurements/peak_reserved_gib", "peak_allocated_gib", "peak_reserved_gib"),
+        ("/measurements/checkpoint_bytes", "adapter_bytes", "checkpoint_bytes"),
+        ("/measurements/total_run_bytes", "checkpoint_bytes", "total_run_bytes"),
+        (
+            "/measurements/distinct_prompts_consumed",
+            "distinct_prompts_consumed",
+            "prompts_consumed",
+        ),
+    )
+    for field, smaller, larger in bounds:
+        if measured[smaller] > measured[larger]:
+            found = f"{smaller} is {measured[smaller]}, {larger} {measured[larger]}"
+            yield field, measured[field.rpartition("/")[2]], found
+    batches = measured["observed_rollout_physical_batch_sizes"]
+    others = (
+        ("/hardware/vram_gib", measured["peak_reserved_gib"], record["hardware"]["vram_gib"]),
+        (
+            "/measurements/distinct_prompts_consumed",
+            measured["distinct_prompts_consumed"],
+            recipe["prompts_available"],
+        ),
+        (
+            "/artifacts/total_workload_bytes",
+            measured["total_run_bytes"],
+            record["artifacts"]["total_workload_bytes"],
+        ),
+        (
+            "/resume/interrupt_checkpoint_bytes",
+            record["resume"]["interrupt_checkpoint_bytes"],
+            record["artifacts"]["total_workload_bytes"],
+        ),
+        (
+            "/measurements/observed_rollout_physical_batch_sizes",
+            max(batches),
+            recipe["logical_batch"],
+        ),
+        (
+            "/recipe/interrupt_after_updates",
+            recipe["interrupt_after_updates"],
+            recipe["optimizer_updates"] - 1,
+        ),
+    )
+    for field, found, limit in others:
+        if found > limit:
+            yield field, found, f"more than {limit}"
+
+
+def _contract(record: Json) -> Iterator[Mistake]:
+    contract = record["resource_contract"]
+    reserved, limit = (
+        record["measurements"]["peak_reserved_gib"],
+        contract["peak_reserved_limit_gib"],
+    )
+    is_within = reserved <= limit
+    if contract["peak_reserved_within_limit"] != is_within:
+        field = "/resource_contract/peak_reserved_within_limit"
+        yield field, not is_within, f"{reserved} GiB were reserved, the limit is {limit}"
+    hours = contract["total_gpu_workload_seconds"] / 3600
+    if hours > contract["gpu_hour_limit"]:
+        field = "/resource_contract/gpu_hour_limit"
+        yield field, contract["gpu_hour_limit"], f"{hours:.4f} hours were used"
+
+
+def _resume(resume: Json) -> Iterator[Mistake]:
+    is_exact = all(resume[name] for name in _IDENTICAL)
+    if (resume["status"] == "exact_match") != is_exact:
+        told = ", ".join(f"{name} {resume[name]}" for name in _IDENTICAL)
+        yield "/resume/status", resume["status"], told
