@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from miniverl.compiler.follows import FOLLOWS
+from miniverl.compiler.suggest import did_you_mean
 
 
 class Class(StrEnum):
@@ -150,6 +151,12 @@ def notes(pattern: str, classification: Class, reason: str, *, label: str | None
     return Rule(pattern, lambda field, value, context: verdict)
 
 
+def refuses(pattern: str, otherwise: Class, *, because: str, fix: str) -> Rule:
+    """No value is accepted."""
+    verdict = Verdict(classification=otherwise, reason=because, fix=fix)
+    return Rule(pattern, lambda field, value, context: verdict)
+
+
 def reject(limit: Limit) -> Verdict:
     """The verdict on a value outside of `limit`."""
     return Verdict(classification=limit.otherwise, reason=limit.because, fix=limit.fix)
@@ -220,7 +227,7 @@ def section(pattern: str, *rules: Rule) -> Rule:
             return Verdict(
                 classification=Class.UNSUPPORTED,
                 reason="no such leaf in upstream's tree, and nothing there reads it",
-                fix=f"Remove {field}",
+                fix=did_you_mean(field, context.defaults, f"Remove {field}"),
             )
         rule = next(rule for rule in rules if rule.covers(field))
         return rule.judge(field, value, context)

@@ -16,9 +16,9 @@ from miniverl.compiler.rule import (
     reject,
     requires,
 )
-from miniverl.compiler.rules.limits import is_whole, truth, whole
-from miniverl.compiler.rules.optimizer import OPTIMIZER
-from miniverl.compiler.rules.policy_loss import POLICY_LOSS
+from miniverl.compiler.rules.limits import is_whole, seed, truth, whole
+from miniverl.compiler.rules.optimizer import OPTIMIZER, OPTIMIZER_APPENDED
+from miniverl.compiler.rules.policy_loss import POLICY_LOSS, POLICY_LOSS_APPENDED
 from miniverl.compiler.rules.repeated import (
     checkpoint,
     fsdp,
@@ -121,7 +121,7 @@ def _dynamic_bin(field: str, value: Any, context: Context) -> Verdict:
 
 def _order_seed(field: str, value: Any, context: Context) -> Verdict:
     """The recipe needs a seed all the same: where nothing draws from it, upstream's default."""
-    limit = whole(field, at_least=0)
+    limit = seed(field)
     if not limit.accepts(value):
         return reject(limit)
     if not shuffles_mini_batches(context):
@@ -169,8 +169,21 @@ def _compute_dtype(field: str, value: Any, context: Context) -> Verdict:
         reason="nothing reads it upstream, which computes in bfloat16; here the bound dtype decides",
         label="policy.compute_dtype",
         target="policy.compute_dtype",
-        lowered=context.bindings.get("compute_dtype"),
+        lowered=context.bindings["compute_dtype"],
         warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+    )
+
+
+def _autocast_dtype(field: str, value: Any, context: Context) -> Verdict:
+    """The leaf that upstream does read, where a launch appends it."""
+    bound = context.bindings["compute_dtype"]
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="upstream's dtype of scoring and update; here the bound compute_dtype decides",
+        label="policy.compute_dtype",
+        warning=None
+        if value == bound or (bound == "float32" and value in FLOAT32_NAMES)
+        else f"computes in {bound} here, in {value} upstream: --bind compute_dtype=NAME changes it",
     )
 
 
@@ -237,7 +250,7 @@ RULES: tuple[Rule, ...] = (
             "seeds.parameters",
             "seeds the adapter's first weights, which upstream leaves unseeded unless full_determinism",
             classification=Class.CONFORMANT,
-            limit=whole(f"{_FSDP}.seed", at_least=0),
+            limit=seed(f"{_FSDP}.seed"),
         ),
         dtype=Rule(f"{_FSDP}.dtype", _compute_dtype),
         trains=True,
@@ -261,4 +274,27 @@ RULES: tuple[Rule, ...] = (
     dead(f"{_ACTOR}.use_torch_compile", "nothing reads it: fsdp_config.use_torch_compile is read"),
     dead(f"{_ACTOR}.use_prefix_grouper", "nothing reads it: only the older trainer would"),
     dead(f"{_ACTOR}.freeze_vision_tower", "nothing reads it: the FSDP workers freeze no tower"),
+)
+
+APPENDED: tuple[Rule, ...] = (
+    *OPTIMIZER_APPENDED,
+    *POLICY_LOSS_APPENDED,
+    Rule(f"{_FSDP}.mixed_precision.param_dtype", _autocast_dtype),
+    *(
+        notes(
+            f"{_FSDP}.mixed_precision.{name}",
+            Class.DISTRIBUTED,
+            "the dtype in which devices exchange gradients and buffers; there is one here",
+        )
+        for name in ("reduce_dtype", "buffer_dtype")
+    ),
+    notes(
+        f"{_ACTOR}.checkpoint.save_lora_only",
+        Class.CONFORMANT,
+        "a checkpoint here holds what is trained: the adapter where there is one",
+        label="checkpoint",
+    ),
+    dead(
+        f"{_ACTOR}.use_rollout_log_probs", "nothing reads it: log-probabilities are computed anew"
+    ),
 )

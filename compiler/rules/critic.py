@@ -29,16 +29,21 @@ def _enable(field: str, value: Any, context: Context) -> Verdict:
     )
 
 
+_REST = behind(
+    "*",
+    has_critic,
+    off="not read: this launch has no critic",
+    on="waits for the critic, which is not run here (critic.enable)",
+)
+
 RULES: tuple[Rule, ...] = (
     section(
         "critic.*",
         Rule("critic.enable", _enable),
         keeps_class("*._target_"),
-        behind(
-            "*",
-            has_critic,
-            off="not read: this launch has no critic",
-            on="waits for the critic, which is not run here (critic.enable)",
-        ),
+        _REST,
     ),
 )
+
+# The one budget of tokens that a critic of the default trainer does read (verl/workers/config/critic.py).
+APPENDED: tuple[Rule, ...] = (Rule("critic.ppo_infer_max_token_len_per_gpu", _REST.judge),)

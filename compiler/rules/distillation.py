@@ -7,6 +7,13 @@ from miniverl.compiler.rule import Rule, behind, section
 from miniverl.compiler.rules.repeated import keeps_class, off
 from miniverl.compiler.rules.switches import distils
 
+_REST = behind(
+    "*",
+    distils,
+    off="not read: this launch has no teacher",
+    on="waits for the teacher, which is not run here (distillation.enabled)",
+)
+
 RULES: tuple[Rule, ...] = (
     section(
         "distillation.*",
@@ -18,11 +25,15 @@ RULES: tuple[Rule, ...] = (
             fix="Set distillation.enabled=False",
         ),
         keeps_class("*._target_"),
-        behind(
-            "*",
-            distils,
-            off="not read: this launch has no teacher",
-            on="waits for the teacher, which is not run here (distillation.enabled)",
-        ),
+        _REST,
     ),
+)
+
+APPENDED: tuple[Rule, ...] = tuple(
+    Rule(f"distillation.{name}", _REST.judge)
+    for name in (
+        "teacher_models.*",  # further teachers, each under a name of the user's
+        "distillation_loss.use_chunked_topk",
+        "distillation_loss.chunked_topk_chunk_size",
+    )
 )

@@ -25,6 +25,15 @@ def whole(field: str, *, at_least: int) -> Limit:
     )
 
 
+def seed(field: str) -> Limit:
+    """The recipe is JSON, whose readers agree on whole numbers up to 2^53 - 1 only."""
+    return Limit(
+        accepts=lambda value: is_whole(value, 0) and value < 2**53,
+        because="a seed is a whole number from 0 to 2^53 - 1 here",
+        fix=f"Set {field} to such a number",
+    )
+
+
 def number(field: str, spelled: str, accepts: Callable[[float], bool]) -> Limit:
     """`spelled` is the range in words, as in "above 0"."""
     return Limit(

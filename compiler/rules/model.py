@@ -33,7 +33,7 @@ def _weights(field: str, value: Any, context: Context) -> Verdict:
         reason="names the weights; the recipe holds the digest of the model bound for it",
         label="policy weights",
         target="policy.weights_sha256",
-        lowered=context.bindings.get("model"),
+        lowered=context.bindings["model"],
     )
 
 
@@ -259,4 +259,14 @@ RULES: tuple[Rule, ...] = (
         dead("*", "nothing reads it: adapters of Megatron workers are set up here"),
     ),
     mtp(_MODEL),
+)
+
+APPENDED: tuple[Rule, ...] = (
+    off(
+        f"{_MODEL}.target_parameters",
+        None,
+        what="adapters on single parameters",
+        because="adapters stand on linear layers here",
+        fix=f"Remove {_MODEL}.target_parameters",
+    ),
 )

@@ -19,6 +19,7 @@ from miniverl.compiler.rule import (
 from miniverl.compiler.rules.limits import is_number, is_whole, number, one_of, truth
 from miniverl.compiler.rules.repeated import keeps_class
 from miniverl.compiler.rules.switches import schedule_kind
+from miniverl.compiler.rules.trainer import total_steps
 
 _OPTIM = "actor_rollout_ref.actor.optim"
 _SCHEDULE = "learning_rate_schedule"
@@ -85,10 +86,8 @@ def _share_of_steps(ratio: float, context: Context) -> int | None:
     """None while the number of steps waits for the training data to be bound."""
     if ratio == 0:
         return 0
-    total = context.leaves["trainer.total_training_steps"]
-    if total is None:
-        total = context.bindings.get("total_steps")
-    return int(ratio * total) if is_whole(total, 1) else None
+    total = total_steps(context.leaves, context.bindings["train_rows"])
+    return None if total is None else int(ratio * total)
 
 
 def _warmup_ratio(field: str, value: Any, context: Context) -> Verdict:
@@ -159,6 +158,28 @@ def _cosine_only(name: str, path: str, limit: Limit, reason: str) -> Rule:
     return Rule(f"{_OPTIM}.{name}", judge)
 
 
+def _norm(field: str) -> Limit:
+    return number(field, "above 0", lambda norm: norm > 0)
+
+
+def _older_norm(field: str, value: Any, context: Context) -> Verdict:
+    """verl/workers/config/optimizer.py:58: the older name wins where it is set."""
+    if value is None:
+        return Verdict(
+            classification=Class.INFORMATIONAL,
+            reason="the older name of clip_grad, not set",
+        )
+    if not _norm(field).accepts(value):
+        return reject(_norm(field))
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="the older name of clip_grad, which wins over it upstream, and here",
+        label="optimizer.max_gradient_norm",
+        target="optimizer.max_gradient_norm",
+        lowered=float(value),
+    )
+
+
 def _betas(value: Any) -> bool:
     return (
         isinstance(value, list | tuple)
@@ -220,7 +241,9 @@ OPTIMIZER: tuple[Rule, ...] = (
         "optimizer.max_gradient_norm",
         "the global L2 norm that gradients are cut to; a step with a norm that is not finite is skipped",
         to=float,
-        limit=number(f"{_OPTIM}.clip_grad", "above 0", lambda norm: norm > 0),
+        limit=_norm(f"{_OPTIM}.clip_grad"),
+        read_if=lambda context: context.leaves.get(f"{_OPTIM}.grad_clip") is None,
+        unread="not read: grad_clip is set, and wins",
     ),
     Rule(f"{_OPTIM}.override_optimizer_config*", _epsilon),
     dead(
@@ -260,3 +283,5 @@ OPTIMIZER: tuple[Rule, ...] = (
         "whether the schedule counts steps from 0",
     ),
 )
+
+OPTIMIZER_APPENDED: tuple[Rule, ...] = (Rule(f"{_OPTIM}.grad_clip", _older_norm),)

@@ -17,6 +17,7 @@ from miniverl.compiler.rule import (
     behind,
     lowers,
     notes,
+    refuses,
     reject,
 )
 from miniverl.compiler.rules.limits import is_number, is_whole, number, one_of, truth
@@ -279,5 +280,23 @@ POLICY_LOSS: tuple[Rule, ...] = (
         ),
         read_if=uses_kl_loss,
         unread=_NO_KL_LOSS,
+    ),
+)
+
+POLICY_LOSS_APPENDED: tuple[Rule, ...] = (
+    *(
+        refuses(
+            f"{_LOSS}.{name}",
+            Class.UNSUPPORTED,
+            because="the pin stops: this section has no such field",
+            fix=f"Set {_ACTOR}.{name} instead",
+        )
+        for name in ("tau_pos", "tau_neg")
+    ),
+    behind(
+        f"{_LOSS}.rollout_correction.*",
+        _chosen(("bypass_mode",)),
+        off="not read: only the policy loss bypass_mode has it",
+        on="waits for policy_loss.loss_mode, which is not run here",
     ),
 )

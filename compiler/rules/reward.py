@@ -24,8 +24,8 @@ _OTHER_MANAGERS = {
 def _manager(field: str, value: Any, context: Context) -> Verdict:
     """`remote` is `naive` in other processes; both choose a scorer by a row's data_source."""
     if value in ("naive", "remote"):
-        scorer = context.bindings.get("reward")
-        arguments = context.bindings.get("reward_arguments") or {}
+        scorer = context.bindings["reward"]
+        arguments = context.bindings["reward_arguments"]
         return Verdict(
             classification=Class.CONFORMANT,
             reason="scores each response once, at its last token; the bound scorer stands in for the one "
@@ -122,5 +122,35 @@ RULES: tuple[Rule, ...] = (
             off=f"not read: {_SANDBOX}.url is null",
             on=f"waits for {_SANDBOX}.url, which is not asked here",
         ),
+    ),
+)
+
+APPENDED: tuple[Rule, ...] = (
+    behind(
+        f"{_FUNCTION}.reward_kwargs.*",
+        _takes_function,
+        off=f"not read: {_FUNCTION}.path is null",
+        on=f"waits for {_FUNCTION}.path, which is not run here",
+    ),
+    behind(
+        "reward.reward_kwargs.*",
+        lambda context: context.leaves[f"{_MANAGER}.name"] == "dapo",
+        off="not read: only the manager dapo has it",
+        on=f"waits for {_MANAGER}.name, which is not run here",
+    ),
+    *(
+        behind(
+            f"reward.{name}",
+            lambda context: context.leaves[f"{_MANAGER}.name"] == "rate_limited",
+            off="not read: only the manager rate_limited has it",
+            on=f"waits for {_MANAGER}.name, which is not run here",
+        )
+        for name in (
+            "timeout",
+            "max_concurrent",
+            "max_rpm",
+            "max_tpm",
+            "estimated_tokens_per_request",
+        )
     ),
 )

@@ -18,9 +18,9 @@ from miniverl.compiler.rule import (
     only_if,
     reject,
 )
-from miniverl.compiler.rules.limits import is_whole, number, one_of, truth, whole
+from miniverl.compiler.rules.limits import is_whole, number, one_of, seed, truth, whole
 from miniverl.compiler.rules.repeated import keeps_class
-from miniverl.compiler.rules.server import SERVER
+from miniverl.compiler.rules.server import SERVER, SERVER_APPENDED
 from miniverl.compiler.rules.switches import validates
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -89,14 +89,14 @@ def _sampling_dtype(field: str, value: Any, context: Context) -> Verdict:
     )
     if not limit.accepts(value):
         return reject(limit)
-    bound = context.bindings.get("compute_dtype")
+    bound = context.bindings["compute_dtype"]
     return Verdict(
         classification=Class.CONFORMANT,
         reason="the dtype of upstream's server; here sampling and scoring share the bound compute_dtype",
         label="rollout.dtype",
         target="rollout.dtype",
         lowered=bound,
-        warning=None if bound in (None, value) else f"samples in {bound} here, in {value} upstream",
+        warning=None if bound == value else f"samples in {bound} here, in {value} upstream",
     )
 
 
@@ -168,7 +168,7 @@ RULES: tuple[Rule, ...] = (
         "seeds.sampling",
         "seeds upstream's server once; here each sample draws noise of its own from it",
         classification=Class.CONFORMANT,
-        limit=whole(f"{_ROLLOUT}.seed", at_least=0),
+        limit=seed(f"{_ROLLOUT}.seed"),
     ),
     notes(
         f"{_ROLLOUT}.full_determinism",
@@ -210,3 +210,5 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
 )
+
+APPENDED: tuple[Rule, ...] = SERVER_APPENDED

@@ -18,6 +18,7 @@ from miniverl.compiler.rule import (
     requires,
     section,
 )
+from miniverl.compiler.rules.agents import AGENTS
 from miniverl.compiler.rules.limits import is_whole, one_of, truth
 from miniverl.compiler.rules.repeated import keeps_class, mtp, off, profiler, qat
 from miniverl.compiler.rules.switches import bins_dynamically
@@ -152,77 +153,6 @@ def _engine_arguments(field: str, value: Any, context: Context) -> Verdict:
         classification=Class.NOT_IMPLEMENTED,
         reason="goes straight to the inference server, where it may change what is sampled",
         fix=f"Remove {field}",
-    )
-
-
-def _multi_turn() -> Rule:
-    """Upstream's default trainer takes the agent from agent.default_agent_loop, not from `enable`."""
-    path = f"{_ROLLOUT}.multi_turn"
-    return section(
-        f"{path}.*",
-        keeps_class("*._target_"),
-        off(
-            f"{path}.enable",
-            False,
-            what="conversations of several turns",
-            because="a response is one turn here; upstream would want agent.default_agent_loop as well",
-            fix=f"Set {path}.enable=False",
-        ),
-        *(
-            off(
-                f"{path}.{name}",
-                None,
-                what="tools that a response may call",
-                because="a response calls no tools here, and their descriptions would lengthen prompts",
-                fix=f"Set {path}.{name}=null",
-            )
-            for name in ("tool_config_path", "function_tool_path")
-        ),
-        *(
-            dead(f"{path}.{name}", "nothing reads it: the default trainer has its own agent loops")
-            for name in (
-                "use_inference_chat_template",
-                "tokenization_sanity_check_mode",
-                "num_repeat_rollouts",
-            )
-        ),
-        dead("*", "not read: only the tool-calling agent has it"),
-    )
-
-
-def _agent() -> tuple[Rule, ...]:
-    path = f"{_ROLLOUT}.agent"
-    return (
-        keeps_class(f"{path}._target_"),
-        notes(f"{path}.num_workers", Class.DISTRIBUTED, _SPREAD),
-        requires(
-            f"{path}.default_agent_loop",
-            "single_turn_agent",
-            classification=Class.CONFORMANT,
-            reason="a prompt is answered once",
-            label=_SAMPLER,
-            otherwise=Class.NOT_IMPLEMENTED,
-            because="a response is one turn here: no agent calls tools or is asked again",
-            fix=f"Set {path}.default_agent_loop=single_turn_agent",
-        ),
-        off(
-            f"{path}.agent_loop_config_path",
-            None,
-            what="agents of the user's",
-            because="a module named in a launch is never imported here",
-            fix=f"Set {path}.agent_loop_config_path=null",
-        ),
-        section(
-            f"{path}.custom_async_server.*",
-            keeps_class("*._target_"),
-            off(
-                "*",
-                None,
-                what="an inference server of the user's",
-                because="a module named in a launch is never imported here",
-                fix=f"Set {path}.custom_async_server.path and .name to null",
-            ),
-        ),
     )
 
 
@@ -380,13 +310,36 @@ SERVER: tuple[Rule, ...] = (
         "how often upstream reports the load of experts; it changes no number",
     ),
     Rule(f"{_ROLLOUT}.engine_kwargs.*", _engine_arguments),
-    *_agent(),
+    *AGENTS,
     *_weight_transfer(),
-    _multi_turn(),
     _disaggregation(),
     _reporting("trace"),
     _reporting("prometheus"),
     profiler(_ROLLOUT),
     mtp(_ROLLOUT),
     qat(_ROLLOUT),
+)
+
+SERVER_APPENDED: tuple[Rule, ...] = (
+    dead(f"{_ROLLOUT}.repetition_penalty", "nothing reads it: each request asks for none"),
+    notes(f"{_ROLLOUT}.moe_tensor_parallel_size", Class.DISTRIBUTED, _SPREAD),
+    *(
+        notes(f"{_ROLLOUT}.{name}", Class.LOWERED, _TUNED, label=_SAMPLER)
+        for name in (
+            "enable_sleep_mode",
+            "limit_images",
+            "server.*",
+            "standalone_gpu_memory_utilization",
+        )
+    ),
+    *(
+        off(
+            f"{_ROLLOUT}.{name}",
+            None,
+            what="a class of the user's",
+            because="a class named in a launch is never imported here",
+            fix=f"Remove {_ROLLOUT}.{name}",
+        )
+        for name in ("checkpoint_manager_class", "agent.agent_loop_manager_class")
+    ),
 )

@@ -54,7 +54,7 @@ def validates(context: Context) -> bool:
     every = context.leaves["trainer.test_freq"]
     scheduled = type(every) is int and every > 0
     wanted = scheduled or context.leaves["trainer.val_before_train"] is True
-    return wanted and not context.bindings.get("without_validation")
+    return wanted and not context.bindings["without_validation"]
 
 
 def loss_mode(context: Context) -> object:
