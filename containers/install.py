@@ -1,16 +1,17 @@
 """Fills .venv from the hash locks: `python3 containers/install.py [run|compile|test|data]`.
 
-Each part that is installed leaves its lock as a copy in .venv/installed-X.Y/, written after the last
-of its packages. A copy that equals the lock means nothing to do; any other state means to install,
-so what was broken off or has changed is mended by the same command.
+Each part that is installed leaves its lock as a copy in .venv/installed-X.Y/, written after the
+last of its packages. A copy that equals the lock means nothing to do; any other state means to
+install, so what was broken off or has changed is mended by the same command.
 """
 
 import sys
 
-# Before the other imports: tomllib is missing where Python is too old.
+# Before the other imports: tomllib is missing where Python is too old. No `:=` below, for the same
+# sentence on Python 3.6 and 3.7.
 if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(
-        f"miniVERL needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable}). "
+        f"miniVERL needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
         "Name another one: make setup PYTHON=python3.11"
     )
 
@@ -150,7 +151,8 @@ def reason(complaint: str, code: int) -> str:
         return "pip cannot reach its package index. The same command goes on once it can."
     if "No space left on device" in complaint:
         return "The disk is full. The same command goes on once there is room."
-    if missing := re.search(r"No matching distribution found for (\S+)", complaint):
+    missing = re.search(r"No matching distribution found for (\S+)", complaint)
+    if missing:
         return (
             f"pip finds no {missing[1]} for this machine; `pip config list` shows where it looks."
         )
@@ -201,7 +203,8 @@ def install_lock(pip: Pip, lock: str) -> None:
     if sources:
         _install_pinned(pip, sources, "--no-build-isolation")
     kept = {name for part in INSTALLED.glob("*.txt") for name in _names(part.read_text())}
-    if left := sorted(names - kept - set(_names(text))):
+    left = sorted(names - kept - set(_names(text)))
+    if left:
         pip.asks("uninstall", "--yes", *left)
     _copy_whole(LOCKS / f"{lock}.txt", INSTALLED / f"{lock}.txt")
 

@@ -1,8 +1,9 @@
-"""Writes containers/locks/*.txt and containers/stack.toml from one input: what pyproject.toml asks for.
+"""Writes locks/*.txt and stack.toml from one input: what pyproject.toml asks for.
 
-    make lock            # .venv/bin/python containers/lock.py [--upgrade]
+    make lock                       # keeps the locked versions where they still fit
+    make lock UPGRADE=--upgrade
 
-Versions already locked are kept where they still fit, unless --upgrade is given. All roots resolve together, so the locks agree on every version. The resolver sees PyPI, whose torch
+All roots resolve together, so the locks agree on every version. The resolver sees PyPI, whose torch
 is the CUDA build; the cpu lock is that same resolution with torch's CPU build in its place and
 without whatever only the CUDA build pulls in. Each lock lists the digests of the files that fit
 Linux x86-64 and CPython 3.11 to 3.14, and nothing about where they come from.
@@ -235,8 +236,8 @@ def _entry(package: Package) -> str:
 def _stack_text(project: Mapping[str, Any], locks: Mapping[str, list[Package]]) -> str:
     """What install.py and the tests need to know of each lock, as TOML."""
     lines = [
-        "# Written by `make lock`; do not edit. What each lock of locks/ holds: the Pythons that have a",
-        "# wheel of everything, and how much is downloaded when nothing is cached.",
+        "# Written by `make lock`; do not edit. What each lock of locks/ holds: the Pythons that have",
+        "# a wheel of everything, and how much is downloaded where nothing is cached.",
         f'requirements_sha256 = "{requirements_sha256(project)}"',
     ]
     for name, packages in locks.items():

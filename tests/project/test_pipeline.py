@@ -1,0 +1,132 @@
+"""The real dvc.yaml in DVC's hands, with a stand-in for the `miniverl` command that takes no time.
+
+Each test starts from a work tree in which the pipeline has run once. DVC keeps no promise about
+inputs, restores old results and deletes outputs before a command runs: what holds against that is
+tested here.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD = Path("build/dvc/records/smollm2-grpo.json")
+PARTS = (".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml")
+
+# Writes what the real command writes, where it is told to; FAIL names a command that exits CODE.
+MINIVERL = """#!/bin/sh
+echo "$@" >>"$CALLS"
+write() { mkdir -p "$(dirname "$1")" && cat >"$1"; }
+case $1 in
+  fetch) echo pinned ;;
+  compile) echo recipe | write "$4"; echo report | write "$6" ;;
+  doctor) echo "driver $DRIVER" | write "$3" ;;
+  bench) echo "driver $DRIVER, $(wc -l <"$CALLS") calls, exit ${CODE:-0}" | write "$4" ;;
+  check) grep -v 'exit 1' "$2" || exit 1 ;;
+  site) echo page | write "$3/index.html" ;;
+esac
+[ "$1" = "$FAIL" ] && exit "$CODE"
+exit 0
+"""
+
+
+class Tree:
+    """A work tree, and how to run its pipeline."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def repro(self, *, driver: str = "1", fail: str = "", code: str = "0") -> tuple[int, list[str]]:
+        """DVC's exit code, and the miniverl commands that it ran."""
+        calls = self.folder / "build" / "calls"
+        calls.parent.mkdir(exist_ok=True)
+        calls.write_text("")
+        stand_in = {"CALLS": str(calls), "DRIVER": driver, "FAIL": fail, "CODE": code}
+        done = self.run(sys.executable, "-m", "dvc", "repro", **stand_in)
+        return done.returncode, [line.split()[0] for line in calls.read_text().splitlines()]
+
+    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        home = self.folder.parent / "home"
+        environment = os.environ | {"HOME": str(home), "DVC_SITE_CACHE_DIR": str(home / "site")}
+        environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
+        return subprocess.run(
+            command,
+            check=False,
+            cwd=self.folder,
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+        )
+
+    def record(self) -> str:
+        return (self.folder / RECORD).read_text()
+
+
+@pytest.fixture(scope="module")
+def ran_once(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    tree = Tree(tmp_path_factory.mktemp("pipeline") / "tree")
+    for part in PARTS:
+        (tree.folder / part).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / part, tree.folder / part)
+    for top in ("bench", "compiler", "engine"):
+        shutil.copytree(ROOT / top, tree.folder / top)
+    stand_in = tree.folder.parent / "bin" / "miniverl"
+    stand_in.parent.mkdir()
+    stand_in.write_text(MINIVERL)
+    stand_in.chmod(0o755)
+    tree.run("git", "init", "--quiet")
+    tree.run("git", "add", "--all")
+    code, commands = tree.repro()
+    assert code == 0
+    assert commands == ["fetch", "fetch", "compile", "doctor", "bench", "check", "site"]
+    return tree
+
+
+@pytest.fixture
+def tree(ran_once: Tree, tmp_path: Path) -> Tree:
+    """A copy for one test; the stand-in command and the home folder come along."""
+    shutil.copytree(ran_once.folder.parent, tmp_path / "copy", symlinks=True)
+    return Tree(tmp_path / "copy" / "tree")
+
+
+def test_the_second_run_repeats_only_the_probe(tree: Tree) -> None:
+    assert tree.repro() == (0, ["doctor"])
+
+
+def test_the_pipeline_leaves_git_nothing_to_say(tree: Tree) -> None:
+    unstaged = tree.run("git", "status", "--porcelain").stdout.splitlines()
+    assert [line for line in unstaged if not line.startswith("A ")] == []
+    assert (tree.folder / "dvc.lock").is_file()
+
+
+def test_an_earlier_driver_that_returns_is_measured_anew(tree: Tree) -> None:
+    first = tree.record()
+    measured = ["doctor", "bench", "check", "site"]
+    assert tree.repro(driver="2") == (0, measured)
+    assert tree.record().startswith("driver 2,")
+    assert tree.repro(driver="1") == (0, measured)
+    assert tree.record().startswith("driver 1,")
+    assert tree.record() != first
+
+
+def test_a_failed_measurement_is_kept_and_stops_at_the_gate(tree: Tree) -> None:
+    code, commands = tree.repro(driver="2", fail="bench", code="1")
+    assert (code, commands) == (255, ["doctor", "bench", "check"])
+    assert tree.record().endswith("exit 1\n")
+
+
+def test_a_broken_off_measurement_leaves_the_former_record_and_is_repeated(tree: Tree) -> None:
+    former = tree.record()
+    assert tree.repro(driver="2", fail="bench", code="130") == (255, ["doctor", "bench"])
+    assert tree.record() == former
+    assert tree.repro(driver="2") == (0, ["doctor", "bench", "check", "site"])
+
+
+def test_an_input_that_fails_its_pin_stops_everything(tree: Tree) -> None:
+    (tree.folder / "bench" / "pins" / "changed.yaml").write_text("changed: true\n")
+    code, commands = tree.repro(fail="fetch", code="3")
+    assert (code, commands) == (255, ["fetch"])
