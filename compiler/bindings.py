@@ -1,0 +1,242 @@
+"""What the user binds a launch to on this machine: model, rows, reward and arithmetic, each by name.
+
+A binding stands in for something that the launch names and this machine does not have, or that upstream
+decides outside its config. The recipe gets digests of the content, never a path; each binding is a row of
+the report. Defaults of bindings stand here and nowhere else.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from miniverl.compiler.suggest import did_you_mean
+from miniverl.engine.digest import rows_sha256, weights_sha256
+from miniverl.engine.problem import CannotHere, Problem, WrongCall
+
+REWARDS = ("last_number",)
+DTYPES = ("float32", "bfloat16", "float16")
+_MEDIA = ("vision_config", "audio_config")  # what a model that sees or hears has in its config.json
+
+# Upstream scores and updates in bfloat16 over float32 weights unless `+fsdp_config.mixed_precision` says
+# otherwise (workers/engine/fsdp/transformer_impl.py:372).
+UPSTREAM_COMPUTE_DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A folder in Hugging Face's layout."""
+
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """A Parquet file."""
+
+    path: Path
+    sha256: str
+    count: int
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bindings:
+    """None: not bound. `origins` names where each bound one was written."""
+
+    model: Model | None
+    train: Rows | None
+    validation: Rows | None
+    without_validation: bool
+    reward: str | None
+    compute_dtype: str
+    origins: Mapping[str, str]
+
+    def missing(self, *, validates: bool) -> list[str]:
+        """The bindings without which nothing can run; a run that never validates needs no rows for it."""
+        needs_validation = validates and not self.without_validation
+        bound = {"model": self.model, "train": self.train, "reward": self.reward}
+        unbound = [name for name, value in bound.items() if value is None]
+        return unbound + ["validation"] * (needs_validation and self.validation is None)
+
+    def for_rules(self) -> dict[str, Any]:
+        """What rules may look at: digests, counts and names."""
+        return {
+            "model": self.model.sha256 if self.model else None,
+            "train": self.train.sha256 if self.train else None,
+            "train_rows": self.train.count if self.train else None,
+            "train_columns": self.train.columns if self.train else frozenset(),
+            "validation": self.validation.sha256 if self.validation else None,
+            "without_validation": self.without_validation,
+            "reward": self.reward,
+            "reward_arguments": {},
+            "compute_dtype": self.compute_dtype,
+        }
+
+
+def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
+    """The bindings in `name=value` texts; raises WrongCall with every mistake in them.
+
+    Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME, compute_dtype=NAME.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        origin = f"{where} {text}"
+        if name not in _READERS or not equals:
+            problems.append(_unknown(name, value, origin))
+        elif name in origins:
+            problems.append(
+                _problem(
+                    name,
+                    value,
+                    origin,
+                    f"bound twice, first by {origins[name]}",
+                    "Keep one of them",
+                )
+            )
+        else:
+            origins[name] = origin
+            try:
+                values[name] = _READERS[name](value, origin)
+            except WrongCall as wrong:
+                problems.extend(wrong.problems)
+    if problems:
+        raise WrongCall(problems)
+    return Bindings(
+        model=values.get("model"),
+        train=values.get("train"),
+        validation=values.get("validation"),
+        without_validation="validation" in values and values["validation"] is None,
+        reward=values.get("reward"),
+        compute_dtype=values.get("compute_dtype", UPSTREAM_COMPUTE_DTYPE),
+        origins=origins,
+    )
+
+
+def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the report's `local_lowering`: what the launch said, and what runs in its place."""
+    model, train, validation = bindings.model, bindings.train, bindings.validation
+    rows: dict[str, tuple[str, Any]] = {}
+    if model:
+        rows["model"] = ("actor_rollout_ref.model.path", {"sha256": model.sha256})
+    if train:
+        rows["train"] = ("data.train_files", {"rows": train.count, "sha256": train.sha256})
+    if validation:
+        rows["validation"] = (
+            "data.val_files",
+            {"rows": validation.count, "sha256": validation.sha256},
+        )
+    if bindings.without_validation:
+        rows["validation"] = ("data.val_files", None)
+    if bindings.reward:
+        rows["reward"] = ("reward.custom_reward_function.path", bindings.reward)
+    source_values: dict[str, Any] = {**leaves}
+    if "compute_dtype" in bindings.origins:
+        field = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
+        rows["compute_dtype"] = (field, bindings.compute_dtype)
+        source_values.setdefault(field, UPSTREAM_COMPUTE_DTYPE)
+    return [
+        {
+            "kind": "binding",
+            "source_field": field,
+            "source_value": source_values.get(field),
+            "local_value": local_value,
+        }
+        for field, local_value in rows.values()
+    ]
+
+
+def _model(text: str, origin: str) -> Model:
+    path = Path(text).expanduser()
+    if not (path / "config.json").is_file():
+        fix = "Give a folder in Hugging Face's layout"
+        raise WrongCall([_problem("model", text, origin, "no folder with a config.json", fix)])
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        reason = f"its config.json is not JSON: {error}"
+        raise WrongCall([_problem("model", text, origin, reason, "Fetch it again")]) from error
+    for media in _MEDIA:
+        if media in config:
+            reason = f"its config.json has a {media}; only text is trained on here"
+            raise WrongCall([_problem("model", text, origin, reason, "Give a model of text")])
+    return Model(path=path, sha256=weights_sha256(path))
+
+
+def _rows(name: str) -> Callable[[str, str], Rows]:
+    def read(text: str, origin: str) -> Rows:
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise WrongCall(
+                [_problem(name, text, origin, "no such file", "Give a Parquet file of rows")]
+            )
+        rows = _parquet_rows(name, path, origin)
+        if not rows:
+            raise WrongCall(
+                [_problem(name, text, origin, "it has no rows", "Give a file with rows")]
+            )
+        return Rows(
+            path=path, sha256=rows_sha256(rows), count=len(rows), columns=frozenset(rows[0])
+        )
+
+    return read
+
+
+def _validation(text: str, origin: str) -> Rows | None:
+    return None if text == "none" else _rows("validation")(text, origin)
+
+
+def _parquet_rows(name: str, path: Path, origin: str) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import (
+            ArrowException,
+            parquet,
+        )  # here only: compiling without rows must not need it
+    except ModuleNotFoundError as error:
+        reason = "reading Parquet needs pyarrow, which is not installed"
+        raise CannotHere([_problem(name, str(path), origin, reason, "Run make setup")]) from error
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except (ArrowException, OSError) as error:
+        said = str(error).partition("\n")[0]
+        fix = "Give a Parquet file of rows"
+        raise WrongCall([_problem(name, str(path), origin, f"not Parquet: {said}", fix)]) from error
+    return rows
+
+
+def _one_of(name: str, known: Sequence[str]) -> Callable[[str, str], str]:
+    def read(text: str, origin: str) -> str:
+        if text in known:
+            return text
+        fix = did_you_mean(text, known, f"Known: {', '.join(known)}")
+        raise WrongCall([_problem(name, text, origin, f"there is no {name} of that name", fix)])
+
+    return read
+
+
+_READERS: Mapping[str, Callable[[str, str], Any]] = {
+    "model": _model,
+    "train": _rows("train"),
+    "validation": _validation,
+    "reward": _one_of("reward", REWARDS),
+    "compute_dtype": _one_of("compute_dtype", DTYPES),
+}
+
+
+def _unknown(name: str, value: str, origin: str) -> Problem:
+    fix = did_you_mean(
+        name, _READERS, f"Bind name=value, where name is one of {', '.join(_READERS)}"
+    )
+    reason = (
+        "there is no such binding" if name not in _READERS else "a binding is written name=value"
+    )
+    return _problem(name, value or None, origin, reason, fix)
+
+
+def _problem(field: str, value: object, origin: str, reason: str, fix: str) -> Problem:
+    return Problem(field=field, value=value, origin=origin, reason=reason, fix=fix)

@@ -1,0 +1,224 @@
+"""From a launch to a recipe and a report: compose, judge every leaf, write every recipe path once."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from miniverl.compiler import profiles, upstream
+from miniverl.compiler import source as sources
+from miniverl.compiler.bindings import Bindings, parse
+from miniverl.compiler.judge import context_of, judge, problems_of
+from miniverl.compiler.profiles import Profile
+from miniverl.compiler.report import report
+from miniverl.compiler.rule import Context, Finding
+from miniverl.compiler.rules.switches import schedule_kind, validates
+from miniverl.compiler.rules.trainer import total_steps
+from miniverl.compiler.source import Override, Source
+from miniverl.engine import recipe as recipes
+from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.recipe import Recipe
+
+_OPTIM = "actor_rollout_ref.actor.optim"
+_SOURCE = re.compile(r"(hydra|launch):(.+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """`recipe` is there when the launch is accepted and everything it needs is bound."""
+
+    status: str  # accepted, needs_user_input or rejected
+    execution: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+    recipe: Recipe | None
+    report: Mapping[str, Any]
+    paths: Mapping[str, Path | None]  # of the bound model, train and validation
+
+
+def compile_launch(
+    source: str,
+    overrides: Sequence[str | Override],
+    *,
+    profile: str | None = None,
+    bindings: Sequence[str] = (),
+    progress: upstream.Progress = upstream.quiet,
+) -> Compiled:
+    """Compile `hydra:CONFIG`, or `launch:NAME` with overrides stated on top of its own.
+
+    Raises WrongCall for a mistake in the call itself, Refused for a launch that does not compose, and
+    CannotHere when upstream's tree is neither in the cache nor to be had.
+    """
+    chosen = profiles.named(profile)
+    bound = parse(bindings)
+    stated = _numbered(overrides)
+    config_name, launched = _named(source)
+    _covers(chosen, config_name)
+    composed = sources.compose(
+        config_name, stated, launched=launched, version=chosen.verl, progress=progress
+    )
+    return compile_source(composed, bound, chosen)
+
+
+def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Compiled:
+    """Judge and lower a composed config."""
+    context = context_of(source, _for_rules(bindings, source))
+    findings = judge(source, profile.table, context)
+    problems = _of_known_leaves(problems_of(findings), source)
+    required = () if problems else _required_input(context)
+    status = "rejected" if problems else "needs_user_input" if required else "accepted"
+    missing = bindings.missing(validates=validates(context))
+    execution = _execution(status, missing)
+    recipe = _recipe(findings, context) if execution["status"] == "executable" else None
+    warnings = (*source.notes, *map(_warning, (one for one in findings if one.warning)))
+    nothing_set = Context(
+        leaves=source.defaults, defaults=source.defaults, bindings=parse([]).for_rules()
+    )
+    rules_sha256 = profiles.rules_sha256(profile, nothing_set)
+    return Compiled(
+        status=status,
+        execution=execution,
+        findings=findings,
+        problems=problems or required,
+        warnings=warnings,
+        recipe=recipe,
+        report=report(
+            source=source,
+            profile=profile,
+            rules_sha256=rules_sha256,
+            profile_identity=profiles.identity(profile, rules_sha256),
+            bindings=bindings,
+            findings=findings,
+            problems=problems,
+            required_input=required,
+            warnings=warnings,
+            semantics=status,
+            execution=execution,
+            recipe=recipe,
+        ),
+        paths={
+            "model": bindings.model.path if bindings.model else None,
+            "train": bindings.train.path if bindings.train else None,
+            "validation": bindings.validation.path if bindings.validation else None,
+        },
+    )
+
+
+def written(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The lowered values by recipe path; each path has one writer, and none lies under another."""
+    values: dict[str, Any] = {}
+    writers: dict[str, str] = {}
+    for finding in findings:
+        if finding.target is None:
+            continue
+        assert finding.target not in writers, (
+            f"{finding.field} and {writers[finding.target]} both write {finding.target}"
+        )
+        values[finding.target] = finding.lowered
+        writers[finding.target] = finding.field
+    for path in values:
+        above = [other for other in values if path.startswith(f"{other}.")]
+        assert not above, f"{path} lies under {above[0]}, which is written whole"
+    return values
+
+
+def _recipe(findings: Sequence[Finding], context: Context) -> Recipe:
+    values = {
+        **written(findings),
+        "schema_version": recipes.SCHEMA_VERSION,
+        "learning_rate_schedule.total_steps": context.bindings["total_steps"],
+    }
+    return recipes.from_dict(sources.nested(values), "the compiled launch")
+
+
+def _for_rules(bindings: Bindings, source: Source) -> dict[str, Any]:
+    leaves = {**source.defaults, **source.leaves}
+    seen = bindings.for_rules()
+    names_no_rows = not leaves["data.val_files"] and bindings.validation is None
+    return {
+        **seen,
+        "without_validation": bindings.without_validation or names_no_rows,
+        "total_steps": total_steps(leaves, seen["train_rows"]),
+    }
+
+
+def _of_known_leaves(problems: Sequence[Problem], source: Source) -> tuple[Problem, ...]:
+    """Another model engine brings a hundred other leaves; the engine alone is the problem then."""
+    if source.leaves.get("model_engine") == source.defaults["model_engine"]:
+        return tuple(problems)
+    known = source.leaves.keys() & source.defaults.keys()
+    return tuple(problem for problem in problems if problem.field in known)
+
+
+def _required_input(context: Context) -> tuple[Problem, ...]:
+    """The one number that the launch may leave to the rows, and that is known only once they are tokenised."""
+    leaves = context.leaves
+    counts_on_it = schedule_kind(context) == "cosine" or (
+        leaves[f"{_OPTIM}.lr_warmup_steps"] <= 0 and leaves[f"{_OPTIM}.lr_warmup_steps_ratio"] > 0
+    )
+    is_known = leaves["trainer.total_training_steps"] is not None
+    if is_known or not counts_on_it or not leaves["data.filter_overlong_prompts"]:
+        return ()
+    problem = Problem(
+        field="trainer.total_training_steps",
+        value=None,
+        origin="default",
+        reason="the learning rate follows the number of steps, and that depends on how many prompts are "
+        "short enough, which only tokenising them shows",
+        fix="State trainer.total_training_steps",
+    )
+    return (problem,)
+
+
+def _warning(finding: Finding) -> str:
+    text = str(finding.warning)
+    return text if finding.field in text else f"{finding.field}: {text}"
+
+
+def _execution(status: str, missing: Sequence[str]) -> dict[str, Any]:
+    if status != "accepted":
+        return {"status": "not_assessed"}
+    if missing:
+        return {"status": "requires_bindings", "missing": list(missing)}
+    return {"status": "executable"}
+
+
+def _numbered(overrides: Sequence[str | Override]) -> tuple[Override, ...]:
+    return tuple(
+        one if isinstance(one, Override) else Override(one, f"override {number}")
+        for number, one in enumerate(overrides, 1)
+    )
+
+
+def _named(source: str) -> tuple[str, tuple[Override, ...]]:
+    """Config name and the launch's own overrides of `hydra:CONFIG` or `launch:NAME`."""
+    match = _SOURCE.fullmatch(source)
+    if match is None:
+        problem = Problem(
+            field="source",
+            value=source,
+            origin="command line",
+            reason="not a source that can be compiled",
+            fix="Give hydra:ppo_trainer followed by overrides, or launch:grpo",
+        )
+        raise WrongCall([problem])
+    kind, name = match.groups()
+    if kind == "hydra":
+        return name, ()
+    launch = sources.launch(name)
+    return launch.config_name, sources.numbered(launch.overrides, f"launches/{name}.yaml override")
+
+
+def _covers(profile: Profile, config_name: str) -> None:
+    if config_name == profile.config_name:
+        return
+    problem = Problem(
+        field="source",
+        value=f"hydra:{config_name}",
+        origin="command line",
+        reason=f"profile {profile.name} covers {profile.config_name} only",
+        fix=f"Compile hydra:{profile.config_name}",
+    )
+    raise WrongCall([problem])

@@ -1,0 +1,125 @@
+"""The import report: one row for each leaf, one for each way in which the run departs from the launch.
+
+Its keys are those of the published report; `semantics`, `execution`, `problems`, `warnings`, `source` and
+`profile_identity` come on top. It holds no path and no time: equal launches give equal reports.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from miniverl.compiler.bindings import Bindings, lowering_rows
+from miniverl.compiler.profiles import Profile
+from miniverl.compiler.rule import REJECTING, Class, Finding
+from miniverl.compiler.source import Source
+from miniverl.engine.problem import Problem
+from miniverl.engine.recipe import Recipe
+
+SCHEMA_VERSION = 1
+
+
+def report(
+    *,
+    source: Source,
+    profile: Profile,
+    rules_sha256: str,
+    profile_identity: Mapping[str, Any],
+    bindings: Bindings,
+    findings: Sequence[Finding],
+    problems: Sequence[Problem],
+    required_input: Sequence[Problem],
+    warnings: Sequence[str],
+    semantics: str,
+    execution: Mapping[str, Any],
+    recipe: Recipe | None,
+) -> dict[str, Any]:
+    """The report as plain JSON values."""
+    rejected = [one.field for one in findings if one.classification in REJECTING]
+    return {
+        "algorithm": source.leaves.get("algorithm.adv_estimator"),
+        "executable": semantics == "accepted",
+        "execution": dict(execution),
+        "field_classification": [_row(finding) for finding in findings],
+        "generated_path": None if recipe is None else "recipe.json",
+        "generated_recipe_sha256": None if recipe is None else recipe.sha256,
+        "generated_recipe_validated": recipe is not None,
+        "input_contract": profile.input_contract,
+        "local_lowering": sorted(
+            [
+                *lowering_rows(bindings, source.leaves),
+                *_stated_rows(source),
+                *_lowered_rows(findings),
+            ],
+            key=lambda row: (row["source_field"], row["kind"]),
+        ),
+        "problems": [problem_row(problem) for problem in problems],
+        "profile": profile.name,
+        "profile_field_rules_sha256": rules_sha256,
+        "profile_identity": dict(profile_identity),
+        "report_path": "report.json",
+        "required_user_input": [problem_row(problem) for problem in required_input],
+        "schema_version": SCHEMA_VERSION,
+        "semantics": semantics,
+        "source": {"config_name": source.config_name, "description": source.description},
+        "source_config_sha256": source.sha256,
+        "source_verl": {
+            "commit": profile.pin.commit,
+            "repository": profile.pin.repository,
+            "tag": profile.pin.tag,
+        },
+        "status": semantics,
+        "unresolved_fields": sorted(problem.field for problem in required_input),
+        "unsupported_fields": rejected,
+        "warnings": list(warnings),
+    }
+
+
+def problem_row(problem: Problem) -> dict[str, Any]:
+    return {
+        "field": problem.field,
+        "fix": problem.fix,
+        "origin": problem.origin,
+        "reason": problem.reason,
+        "value": problem.value,
+    }
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    is_rejected = finding.classification in REJECTING
+    return {
+        "classification": str(finding.classification),
+        "local_target": finding.label,
+        "origin": finding.origin,
+        "reason": finding.reason,
+        "resolution_status": "unsupported" if is_rejected else "resolved",
+        "source_value": finding.value,
+        "upstream_field": finding.field,
+    }
+
+
+def _stated_rows(source: Source) -> Iterator[dict[str, Any]]:
+    """What was stated on top of the launch, where it differs from it."""
+    for field, value in source.leaves.items():
+        follows = source.origins[field].startswith("default ")
+        if source.launched.get(field) != value and not follows:
+            yield _lowering("override", field, source.launched.get(field), value)
+
+
+def _lowered_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+    """What one device has no use for, and values that mean something else here than upstream."""
+    for finding in findings:
+        if finding.field == "actor_rollout_ref.rollout.name":
+            yield _lowering("physical_runtime", finding.field, finding.value, finding.label)
+        elif finding.classification is Class.DISTRIBUTED:
+            if type(finding.value) is int and finding.value > 1 and finding.origin != "default":
+                yield _lowering("distributed_only", finding.field, finding.value, 1)
+        elif finding.target and finding.warning and finding.lowered != finding.value:
+            yield _lowering("local_value", finding.field, finding.value, finding.lowered)
+
+
+def _lowering(kind: str, field: str, source_value: Any, local_value: Any) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "local_value": local_value,
+        "source_field": field,
+        "source_value": source_value,
+    }

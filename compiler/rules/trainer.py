@@ -1,0 +1,310 @@
+"""`trainer`: how many steps, when to save and validate, which of upstream's trainers runs.
+
+Sources: verl/trainer/ppo/v1/trainer_base.py:395-480, :705-730, :790-830; verl/trainer/main_ppo.py:140-190.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from miniverl.compiler.rule import (
+    Class,
+    Context,
+    Limit,
+    Rule,
+    Verdict,
+    behind,
+    dead,
+    lowers,
+    notes,
+    reject,
+    requires,
+)
+from miniverl.compiler.rules.limits import is_whole, truth, whole
+from miniverl.compiler.rules.repeated import off
+from miniverl.compiler.rules.switches import has_critic, validates
+
+_SAMPLER = "trainer.v1.sampler"
+
+
+def total_steps(leaves: Mapping[str, Any], train_rows: int | None) -> int | None:
+    """Steps of the whole run, as the learning rate's schedule counts them; None while it cannot be known.
+
+    Without a stated count, all epochs of whole batches (trainer_base.py:712), overlong prompts included.
+    """
+    stated, epochs = leaves["trainer.total_training_steps"], leaves["trainer.total_epochs"]
+    batch = leaves["data.train_batch_size"]
+    if stated is not None:
+        return int(stated) if is_whole(stated, 1) else None
+    if train_rows is None or not is_whole(epochs, 1) or not is_whole(batch, 1):
+        return None
+    at_most = leaves["data.train_max_samples"]
+    rows = min(train_rows, at_most) if is_whole(at_most, 1) else train_rows
+    return int(rows // batch * epochs)
+
+
+def _frequency(field: str) -> Limit:
+    return Limit(
+        accepts=lambda every: type(every) is int,
+        because="upstream compares this count of steps with 0",
+        fix=f"Set {field} to a whole number; 0 or less is never",
+    )
+
+
+def _val_before_train(field: str, value: Any, context: Context) -> Verdict:
+    if not truth(field).accepts(value):
+        return reject(truth(field))
+    if not validates(context):
+        return Verdict(
+            classification=Class.CONFORMANT,
+            reason="nothing is validated: there are no rows for it, or no step to do it at",
+            label="validation",
+        )
+    return Verdict(
+        classification=Class.EXACT,
+        reason="whether the untrained policy is validated",
+        label="validation.before_training",
+        target="validation.before_training",
+        lowered=value,
+    )
+
+
+def _test_freq(field: str, value: Any, context: Context) -> Verdict:
+    if not _frequency(field).accepts(value):
+        return reject(_frequency(field))
+    if not validates(context):
+        return Verdict(
+            classification=Class.CONFORMANT,
+            reason="nothing is validated: there are no rows for it, or no step to do it at",
+            label="validation",
+            target="validation",
+            lowered=None,
+        )
+    return Verdict(
+        classification=Class.EXACT if value > 0 else Class.CONFORMANT,
+        reason="validates at every such step, and after the last"
+        if value > 0
+        else "validates after the last step, which upstream leaves out",
+        label="validation.every_steps",
+        target="validation.every_steps",
+        lowered=max(value, 0),
+        warning=None if value > 0 else "validates after the last step, which upstream leaves out",
+    )
+
+
+def _resume_mode(field: str, value: Any, context: Context) -> Verdict:
+    if value in ("auto", "disable"):
+        return Verdict(
+            classification=Class.CONFORMANT,
+            reason="a run here resumes from its own folder when it is told to, and only then",
+            label="resume",
+        )
+    known = value == "resume_path"
+    return Verdict(
+        classification=Class.NOT_IMPLEMENTED if known else Class.UNSUPPORTED,
+        reason="checkpoints of upstream's are not read here"
+        if known
+        else "the pin knows auto, disable and resume_path, and stops at anything else",
+        fix=f"Set {field}=auto",
+    )
+
+
+def _device(field: str, value: Any, context: Context) -> Verdict:
+    if value in ("cuda", "cpu"):
+        return Verdict(
+            classification=Class.CONFORMANT,
+            reason="the device is chosen when the recipe is run",
+            label="device",
+        )
+    return Verdict(
+        classification=Class.UNSUPPORTED,
+        reason="there is no such device here",
+        fix=f"Set {field}=cuda or {field}=cpu",
+    )
+
+
+def _sync_settings(field: str, value: Any, context: Context) -> Verdict:
+    """Settings of the synchronous trainer: an empty mapping, unless something was appended to it."""
+    setting = field.removeprefix("trainer.v1.sync").lstrip(".")
+    if (not setting and not value) or (setting == "parameter_sync_step" and value == 1):
+        return Verdict(
+            classification=Class.INFORMATIONAL,
+            reason="no settings, as upstream's default: one update for each batch of rollouts",
+        )
+    return Verdict(
+        classification=Class.NOT_IMPLEMENTED,
+        reason="a step here samples once and updates once",
+        fix=f"Remove {field}",
+    )
+
+
+def _one_device(name: str) -> Rule:
+    return notes(f"trainer.{name}", Class.DISTRIBUTED, "one process on one device here")
+
+
+def _label(name: str) -> Rule:
+    return notes(f"trainer.{name}", Class.INFORMATIONAL, "names the run, and changes nothing in it")
+
+
+def _written(name: str) -> Rule:
+    return notes(
+        f"trainer.{name}",
+        Class.INFORMATIONAL,
+        "what upstream writes beside its metrics; a run here keeps every response",
+    )
+
+
+def _mode(name: str, setting: str) -> Rule:
+    return behind(
+        f"trainer.v1.{name}.{setting}",
+        lambda context: context.leaves["trainer.v1.trainer_mode"] == name,
+        off=f"not read: trainer.v1.trainer_mode is not {name}",
+        on="waits for trainer.v1.trainer_mode, which is not run here",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    dead(
+        "trainer.balance_batch", "the default trainer always balances; one device keeps its order"
+    ),
+    lowers(
+        "trainer.total_epochs",
+        "steps.num_epochs",
+        "ends the run, even where total_training_steps is larger",
+        limit=whole("trainer.total_epochs", at_least=1),
+    ),
+    lowers(
+        "trainer.total_training_steps",
+        "steps.num_steps",
+        "batches of rollouts, each with its update; null leaves the end to total_epochs",
+        limit=Limit(
+            accepts=lambda steps: steps is None or is_whole(steps, 1),
+            because="a count of steps is a whole number of at least 1",
+            fix="Set trainer.total_training_steps to such a number, or to null",
+        ),
+    ),
+    *map(_label, ("project_name", "experiment_name")),
+    notes(
+        "trainer.logger",
+        Class.INFORMATIONAL,
+        "metrics go to the terminal and to files of the run; no service is written to",
+    ),
+    *map(_written, ("log_val_generations", "rollout_data_dir", "validation_data_dir")),
+    *map(_one_device, ("nnodes", "n_gpus_per_node")),
+    lowers(
+        "trainer.save_freq",
+        "steps.checkpoint_every",
+        "saves at every such step; here after the last one too, even where this is 0 or less",
+        to=lambda every: max(every, 0),
+        limit=_frequency("trainer.save_freq"),
+    ),
+    dead("trainer.esi_redundant_time", "only the older trainer reads it"),
+    Rule("trainer.resume_mode", _resume_mode),
+    behind(
+        "trainer.resume_from_path",
+        lambda context: context.leaves["trainer.resume_mode"] == "resume_path",
+        off="not read: trainer.resume_mode is not resume_path",
+        on="waits for trainer.resume_mode, which is not run here",
+    ),
+    Rule("trainer.val_before_train", _val_before_train),
+    off(
+        "trainer.val_only",
+        False,
+        what="validating without training",
+        because="a run here trains",
+        fix="Set trainer.val_only=False",
+    ),
+    Rule("trainer.test_freq", _test_freq),
+    requires(
+        "trainer.critic_warmup",
+        0,
+        1,
+        reason="the policy is updated from the first step on",
+        otherwise=Class.NOT_IMPLEMENTED,
+        because="steps that update only a critic are not run here",
+        fix="Set trainer.critic_warmup=0",
+    ),
+    dead("trainer.default_hdfs_dir", "FSDP's checkpoints never leave the local disk"),
+    dead("trainer.del_local_ckpt_after_load", "only copies of remote checkpoints would be deleted"),
+    notes(
+        "trainer.default_local_dir",
+        Class.CONFORMANT,
+        "where upstream writes; the folder of a run is chosen when it is run",
+        label="run folder",
+    ),
+    lowers(
+        "trainer.max_actor_ckpt_to_keep",
+        "steps.keep_checkpoints",
+        "keeps as many of the latest checkpoints, counting those from before a resume; null keeps all",
+        classification=Class.CONFORMANT,
+        to=lambda count: count or None,
+        limit=Limit(
+            accepts=lambda count: count is None or is_whole(count, 0),
+            because="a count of checkpoints is a whole number of at least 0, or null",
+            fix="Set trainer.max_actor_ckpt_to_keep=null to keep all",
+        ),
+    ),
+    behind(
+        "trainer.max_critic_ckpt_to_keep",
+        has_critic,
+        off="not read: there is no critic",
+        on="waits for a critic, which is not run here",
+    ),
+    dead("trainer.ray_wait_register_center_timeout", "only the older trainer reads it"),
+    Rule("trainer.device", _device),
+    requires(
+        "trainer.use_v1",
+        True,
+        classification=Class.CONFORMANT,
+        reason="the default trainer, whose steps are those run here",
+        label="trainer",
+        otherwise=Class.NOT_IMPLEMENTED,
+        because="the older trainer cuts mini-batches from another order, leaves rejected tokens out of the "
+        "normaliser, divides seq-mean-token-sum-norm by another length, ignores group filters, and saves "
+        "only after the policy was updated",
+        fix="Set trainer.use_v1=True",
+    ),
+    requires(
+        "trainer.v1.trainer_mode",
+        "sync",
+        classification=Class.CONFORMANT,
+        reason="samples come from the weights that are then updated",
+        label="trainer",
+        otherwise=Class.NOT_IMPLEMENTED,
+        because="in the other modes samples come from older weights than those that are updated",
+        fix="Set trainer.v1.trainer_mode=sync",
+    ),
+    Rule("trainer.v1.sync*", _sync_settings),
+    _mode("colocate_async", "num_warmup_batches"),
+    _mode("separate_async", "num_warmup_batches"),
+    _mode("separate_async", "parameter_sync_step"),
+    *(
+        dead(f"{_SAMPLER}.{name}", "not read while trainer.v1.trainer_mode is sync")
+        for name in ("max_off_policy_threshold", "max_off_policy_strategy")
+    ),
+    off(
+        f"{_SAMPLER}.sync_refill_failed_groups",
+        False,
+        what="replacing prompts whose rollout failed",
+        because="it fetches prompts one at a time upstream, so that other rows are left out of an epoch",
+        fix=f"Set {_SAMPLER}.sync_refill_failed_groups=False; no rollout fails by itself here",
+    ),
+    off(
+        f"{_SAMPLER}.custom_sampler.path",
+        None,
+        what="a replay buffer of the user's own",
+        because="replay buffers of the user's own are not run here",
+        fix=f"Set {_SAMPLER}.custom_sampler.path=null",
+    ),
+    behind(
+        f"{_SAMPLER}.custom_sampler.name",
+        lambda context: context.leaves[f"{_SAMPLER}.custom_sampler.path"] is not None,
+        off=f"not read: {_SAMPLER}.custom_sampler.path is null",
+        on=f"waits for {_SAMPLER}.custom_sampler.path, which is not run here",
+    ),
+    behind(
+        f"{_SAMPLER}.sampler_kwargs*",
+        lambda context: context.leaves[f"{_SAMPLER}.custom_sampler.path"] is not None,
+        off=f"not read: {_SAMPLER}.custom_sampler.path is null",
+        on=f"waits for {_SAMPLER}.custom_sampler.path, which is not run here",
+    ),
+)

