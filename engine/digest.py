@@ -77,7 +77,7 @@ def _tensor_lines(path: Path) -> dict[str, str]:
             raise ValueError("its header reaches beyond the end of the file")
         header = json.loads(mapped[8:start])
         if not isinstance(header, dict):
-            raise ValueError("its header is no mapping")
+            raise TypeError("its header is no mapping")
         lines = {}
         with memoryview(mapped) as view:
             for name, tensor in header.items():

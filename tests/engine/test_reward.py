@@ -124,8 +124,9 @@ def test_reasoning_gym_judges_the_extracted_number_alike():
         truth = row["reward_model"]["ground_truth"]
         asked = prompt(truth)
         ours = scorer("last_number", {}, [asked])
-        for said in (truth, str(int(truth) + 1), f"-{truth}", "0"):
-            theirs = dataset.score_answer(said, {"answer": truth, "metadata": {}})
-            extracted = last_number(f"The answer is {said}.")
-            assert extracted is not None
-            assert (score(ours, asked, f"{extracted}") == 1.0) == (theirs == 1.0), (said, truth)
+        for said in (int(truth), int(truth) + 1, -int(truth), 0):
+            response = f"The answer is {said}."
+            theirs = dataset.score_answer(
+                str(last_number(response)), {"answer": truth, "metadata": {}}
+            )
+            assert (score(ours, asked, response) == 1.0) == (theirs == 1.0), (said, truth)
