@@ -11,13 +11,14 @@ import pyarrow.parquet
 
 from miniverl.bench.cache import wrong_digest
 from miniverl.bench.pin import GeneratedPin
+from miniverl.compiler.upstream import Progress
 from miniverl.engine.digest import rows_sha256
 from miniverl.engine.problem import Problem, Refused
 
 Row = dict[str, Any]
 
 
-def fill(pin: GeneratedPin, folder: Path) -> None:
+def fill(pin: GeneratedPin, folder: Path, progress: Progress) -> None:
     """Write one Parquet file per split of `pin`; raises Refused when the committed rows were changed."""
     source = Path(str(files("miniverl.bench") / "data" / pin.file))
     by_split = _by_split(source.read_text("utf-8"))
@@ -31,6 +32,8 @@ def fill(pin: GeneratedPin, folder: Path) -> None:
     for name in pin.splits:
         table = pyarrow.Table.from_pylist(by_split[name])
         pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+    size = source.stat().st_size
+    progress(pin.title, size, size)
 
 
 def wrong_content(pin: GeneratedPin, folder: Path) -> list[Problem]:

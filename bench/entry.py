@@ -1,0 +1,78 @@
+"""Where a pin stands in the cache, and how a record names it; nothing here fetches or loads a library."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import rfc8785
+
+from miniverl.bench import cache
+from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, Pin, UpstreamPin, pin
+from miniverl.compiler import upstream
+
+
+def place(name: str, chosen: Pin) -> Path:
+    """Where `chosen` stands in the cache, whether it is there or not."""
+    match chosen:
+        case UpstreamPin():
+            return upstream.cache_dir() / "upstream" / name
+        case HubPin():
+            return upstream.cache_dir() / "models" / f"{name}-{chosen.revision[:12]}"
+        case GgufPin():
+            return upstream.cache_dir() / "models" / f"{name}-{content_sha256(chosen)[:12]}"
+        case GeneratedPin():
+            return upstream.cache_dir() / "data" / f"{name}-{content_sha256(chosen)[:12]}"
+
+
+def content_sha256(chosen: GgufPin | GeneratedPin) -> str:
+    """One digest over all that a pin says of its content."""
+    match chosen:
+        case GgufPin():
+            return _sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
+        case GeneratedPin():
+            return _sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
+
+
+def input_of(name: str) -> dict[str, Any]:
+    """How a record's `inputs` name a pin that was fetched."""
+    chosen = pin(name)
+    no_rows = {"status": "not_supported"}
+    stated: dict[str, Any] = {"pin": name, "licence": chosen.licence, "source": source_of(chosen)}
+    stated |= {"pin_state": "known", "digest_of": "content"}
+    match chosen:
+        case UpstreamPin():
+            release = upstream.PINS[chosen.version]
+            stated |= {"kind": "upstream", "sha256": release.tree_sha256}
+            return stated | {"bytes": release.wheel.bytes, "rows": no_rows}
+        case GgufPin():
+            stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": no_rows}
+        case GeneratedPin():
+            rows = sum(split.rows for split in chosen.splits.values())
+            stated |= {"kind": "data", "sha256": content_sha256(chosen), "rows": rows}
+        case HubPin():
+            files = {path: file["sha256"] for path, file in _manifest(name, chosen).items()}
+            is_known = files.keys() == chosen.files.keys()
+            stated |= {"kind": "model", "sha256": _sha256_of(files), "rows": no_rows}
+            stated |= {"pin_state": "known" if is_known else "first_fetch", "digest_of": "file"}
+    return stated | {"bytes": sum(file["bytes"] for file in _manifest(name, chosen).values())}
+
+
+def source_of(chosen: Pin) -> str:
+    """Where it came from, in a word or two."""
+    match chosen:
+        case UpstreamPin():
+            return f"verl {chosen.version}"
+        case GgufPin():
+            return f"{chosen.wheel.name} {chosen.wheel.version}"
+        case HubPin():
+            return f"{chosen.repository}@{chosen.revision}"
+        case GeneratedPin():
+            return f"{chosen.generator.distribution} {chosen.generator.version}"
+
+
+def _manifest(name: str, chosen: Pin) -> dict[str, dict[str, Any]]:
+    return cache.manifest(place(name, chosen))
+
+
+def _sha256_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(rfc8785.dumps(content)).hexdigest()
