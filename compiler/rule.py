@@ -205,6 +205,22 @@ def only_if(condition: Condition, unread: str, *rules: Rule) -> tuple[Rule, ...]
     return tuple(map(guarded, rules))
 
 
+def once(rule: Rule) -> Rule:
+    """Does not reject a copy again for what the leaf that it follows is rejected for already."""
+
+    def judge(field: str, value: Any, context: Context) -> Verdict:
+        verdict = rule.judge(field, value, context)
+        followed = FOLLOWS.get(field)
+        if verdict.classification in REJECTING and followed and context.leaves[followed] == value:
+            return Verdict(
+                classification=Class.INFORMATIONAL,
+                reason=f"a copy of {followed}, which is rejected",
+            )
+        return verdict
+
+    return Rule(rule.pattern, judge)
+
+
 def behind(pattern: str, is_on: Condition, *, off: str, on: str) -> Rule:
     """Leaves of a mechanism whose switch is rejected, once, when it is on: they add no rejection."""
 
@@ -216,20 +232,22 @@ def behind(pattern: str, is_on: Condition, *, off: str, on: str) -> Rule:
     return Rule(pattern, judge)
 
 
-def section(pattern: str, *rules: Rule) -> Rule:
+def section(pattern: str, *rules: Rule, appended: tuple[Rule, ...] = ()) -> Rule:
     """A sub-tree under one pattern: the first of `rules` whose own pattern matches judges the leaf.
 
-    A leaf that upstream's tree does not have is refused: upstream refuses it too, or drops it in silence.
+    A leaf that upstream's tree lacks, and that `appended` does not name, is refused: upstream refuses it too,
+    or drops it in silence.
     """
 
     def judge(field: str, value: Any, context: Context) -> Verdict:
-        if field not in context.defaults:
+        candidates = rules if field in context.defaults else appended
+        rule = next((rule for rule in candidates if rule.covers(field)), None)
+        if rule is None:
             return Verdict(
                 classification=Class.UNSUPPORTED,
                 reason="no such leaf in upstream's tree, and nothing there reads it",
                 fix=did_you_mean(field, context.defaults, f"Remove {field}"),
             )
-        rule = next(rule for rule in rules if rule.covers(field))
         return rule.judge(field, value, context)
 
     return Rule(pattern, judge)

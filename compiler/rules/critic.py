@@ -42,8 +42,7 @@ RULES: tuple[Rule, ...] = (
         Rule("critic.enable", _enable),
         keeps_class("*._target_"),
         _REST,
+        # The one budget of tokens that a critic of the default trainer reads is not in the tree.
+        appended=(Rule("critic.ppo_infer_max_token_len_per_gpu", _REST.judge),),
     ),
 )
-
-# The one budget of tokens that a critic of the default trainer does read (verl/workers/config/critic.py).
-APPENDED: tuple[Rule, ...] = (Rule("critic.ppo_infer_max_token_len_per_gpu", _REST.judge),)

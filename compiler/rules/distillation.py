@@ -26,14 +26,9 @@ RULES: tuple[Rule, ...] = (
         ),
         keeps_class("*._target_"),
         _REST,
+        appended=(
+            Rule("distillation.teacher_models.*", _REST.judge),  # more teachers, each with a name
+            Rule("distillation.distillation_loss.*chunked_topk*", _REST.judge),
+        ),
     ),
-)
-
-APPENDED: tuple[Rule, ...] = tuple(
-    Rule(f"distillation.{name}", _REST.judge)
-    for name in (
-        "teacher_models.*",  # further teachers, each under a name of the user's
-        "distillation_loss.use_chunked_topk",
-        "distillation_loss.chunked_topk_chunk_size",
-    )
 )

@@ -5,7 +5,17 @@ It has a worker of its own only where a KL term needs it and no adapter is train
 
 from typing import Any
 
-from miniverl.compiler.rule import Class, Context, Rule, Verdict, dead, notes, only_if, requires
+from miniverl.compiler.rule import (
+    Class,
+    Context,
+    Rule,
+    Verdict,
+    dead,
+    notes,
+    once,
+    only_if,
+    requires,
+)
 from miniverl.compiler.rules.actor import FLOAT32_NAMES
 from miniverl.compiler.rules.repeated import (
     fsdp,
@@ -77,15 +87,17 @@ RULES: tuple[Rule, ...] = (
     *only_if(
         has_reference_worker,
         _NO_WORKER,
-        requires(
-            f"{_REF}.strategy",
-            "fsdp",
-            "fsdp2",
-            classification=Class.DISTRIBUTED,
-            reason="which sharding runs upstream; there is one device here",
-            otherwise=Class.UNSUPPORTED,
-            because="this tree configures FSDP workers only",
-            fix=f"Set {_REF}.strategy=fsdp",
+        once(
+            requires(
+                f"{_REF}.strategy",
+                "fsdp",
+                "fsdp2",
+                classification=Class.DISTRIBUTED,
+                reason="which sharding runs upstream; there is one device here",
+                otherwise=Class.UNSUPPORTED,
+                because="this tree configures FSDP workers only",
+                fix=f"Set {_REF}.strategy=fsdp",
+            )
         ),
         *(
             notes(

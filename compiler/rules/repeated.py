@@ -10,6 +10,7 @@ from miniverl.compiler.rule import (
     behind,
     dead,
     notes,
+    once,
     requires,
     section,
 )
@@ -107,12 +108,14 @@ def mtp(prefix: str) -> Rule:
     return section(
         f"{prefix}.mtp.*",
         keeps_class("*._target_"),
-        off(
-            switch,
-            False,
-            what="multi-token prediction heads",
-            because="multi-token prediction trains further heads, which do not exist here",
-            fix=f"Set {switch}=False",
+        once(
+            off(
+                switch,
+                False,
+                what="multi-token prediction heads",
+                because="multi-token prediction trains further heads, which do not exist here",
+                fix=f"Set {switch}=False",
+            )
         ),
         behind(
             "*",
@@ -128,12 +131,14 @@ def qat(prefix: str) -> Rule:
     return section(
         f"{prefix}.qat.*",
         keeps_class("*._target_"),
-        off(
-            switch,
-            False,
-            what="quantisation-aware training",
-            because="quantisation-aware training changes the model that is trained",
-            fix=f"Set {switch}=False",
+        once(
+            off(
+                switch,
+                False,
+                what="quantisation-aware training",
+                because="quantisation-aware training changes the model that is trained",
+                fix=f"Set {switch}=False",
+            )
         ),
         behind(
             "*",
@@ -198,7 +203,8 @@ def _save_contents(field: str, value: Any, context: Context) -> Verdict:
 
 
 def _load_contents(field: str, value: Any, context: Context) -> Verdict:
-    if not isinstance(value, list) or not set(_CONTENTS[:3]) <= set(map(str, value)):
+    is_partial = not isinstance(value, list) or not set(_CONTENTS[:3]) <= set(map(str, value))
+    if is_partial and not context.is_default(field):
         return Verdict(
             classification=Class.NOT_IMPLEMENTED,
             reason="a run here resumes with all of its state or not at all",
