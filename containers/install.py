@@ -81,9 +81,8 @@ def main() -> None:
     stack = os.environ.get("MINIVERL_STACK") or installed_stack()
     if stack and stack not in STACKS:
         stop(f"MINIVERL_STACK={stack}: there is cpu and there is cuda")
-    if stack and is_complete(parts, stack):
-        return
-    if target == "compile" and is_complete(parts, "compile"):
+    ready = [installed_stack(), "compile"] if target == "compile" else [stack]
+    if any(is_complete(parts, each) for each in ready if each):
         return
     refuse_unfit_machine()
     facts = tomllib.loads((ROOT / "containers" / "stack.toml").read_text())
