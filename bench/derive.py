@@ -210,13 +210,14 @@ def _resource_contract(record: Json, values: Sequence[Json]) -> dict[str, Any]:
     is_gpu = record["hardware"]["device"] == "cuda"
     seconds = round(math.fsum(each["seconds"] for each in values), _DECIMALS)
     hour_limit = contract["device_hour_limit"]
-    disk_bytes = record["artifacts"]["total_workload_bytes"]
+    longest_hours = max((each["seconds"] for each in values), default=0.0) / 3600
+    disk_bytes = record["artifacts"]["total_run_bytes"]
     disk_gib = disk_bytes / GIB if is_number(disk_bytes) else disk_bytes
     return {
         "total_device_seconds": seconds,
         "gpu_hour_limit": hour_limit if is_gpu else NOT_SUPPORTED,
         "total_gpu_workload_seconds": seconds if is_gpu else NOT_SUPPORTED,
-        "device_hours_within_limit": _within(seconds / 3600, hour_limit),
+        "device_hours_within_limit": _within(longest_hours, hour_limit),
         "peak_reserved_within_limit": _within(
             _largest(each["peak_reserved_gib"] for each in values),
             contract["peak_reserved_limit_gib"],

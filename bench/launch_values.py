@@ -7,7 +7,7 @@ the warm-up. The shapes are `launch` and `launch_values` in schemas/record-v2.js
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from miniverl.bench.measure import NOT_MEASURED, NOT_SUPPORTED
 
@@ -76,7 +76,7 @@ def mean(numbers: Sequence[float]) -> float:
     return math.fsum(numbers) / len(numbers)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -137,7 +137,7 @@ def _median_throughput(steady: Sequence[Json]) -> dict[str, float]:
     samples: dict[str, list[float]] = {}
     for step in steady:
         phases = step["phases"]
-        for name in RATES.keys() & phases.keys():
+        for name in (phase for phase in RATES if phase in phases):
             if phases[name]["tokens"] > 0 and phases[name]["seconds"] > 0:
                 rate = phases[name]["tokens"] / phases[name]["seconds"]
                 samples.setdefault(RATES[name], []).append(rate)

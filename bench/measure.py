@@ -7,6 +7,7 @@ since the creation of the process, on the clock that the journal shares with the
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +42,7 @@ def launch(
 
     Several processes append to one journal: this launch is the lines of `pid` since its creation. Call it as
     soon as the process is gone, before a next one writes to the folder. `failure` is a code and a sentence.
-    `peak_bytes` are peaks that the parent knows, by kind: rss, process, device (see the schema). Each of
+    `peak_bytes` are peaks that the parent knows beyond its samples, by kind: rss, process, device. Each of
     `samples` holds monotonic_seconds and any of rss_bytes, process_bytes, device_bytes, sm_clock_mhz, ...
     """
     own = _Journal(run_dir / "journal.jsonl", pid, created_monotonic)
@@ -168,7 +169,7 @@ def _steps(
             "seconds": round(event["seconds"], _MICROSECONDS),
             "is_finished": True,
             "metrics": _finite(event["metrics"]),
-            "memory": dict(event["memory"]),
+            "memory": {f"{name}_bytes": size for name, size in event["memory"].items()},
             "work": work.get(event["step"], NOT_MEASURED),
         }
     return list(steps.values())
@@ -221,14 +222,15 @@ def _peaks(
 def _telemetry(
     samples: Sequence[Mapping[str, float]], reasons: Sequence[str], own: _Journal
 ) -> dict[str, Any]:
-    """Only series that every sample has: a reading that failed is not a number."""
-    kept = _thinned(samples)
-    names = set.intersection(*(set(sample) for sample in kept)) if kept else set()
+    """Series that most samples have, of the samples that have all of them: a failed reading is no number."""
+    counts = Counter(name for sample in samples for name in sample)
+    names = {name for name, count in counts.items() if count > len(samples) / 2}
+    kept = _thinned([sample for sample in samples if names <= sample.keys()])
     series: dict[str, list[float]] = {
-        name: [sample[name] for sample in kept] for name in names - {"monotonic_seconds"}
+        name: [sample[name] for sample in kept] for name in sorted(names - {"monotonic_seconds"})
     }
     series["at_seconds"] = [own.since(sample["monotonic_seconds"]) for sample in kept]
-    status = "invalid" if reasons else "valid" if samples else "not_measured"
+    status = "invalid" if reasons else "valid" if kept else "not_measured"
     return {"status": status, "reasons": list(reasons), "series": series}
 
 

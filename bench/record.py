@@ -73,7 +73,11 @@ def load_strict(path: Path) -> dict[str, Any]:
 
 def write(record: Json, path: Path) -> None:
     """Canonical JSON that is there as a whole or not at all."""
-    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n", path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """A file that is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     with beside.open("w", encoding="utf-8") as file:

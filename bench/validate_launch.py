@@ -68,7 +68,7 @@ def _start(launch: Json, record: Json) -> Iterator[Mistake]:
         if launch["steps"]:
             yield "/started", None, "the launch has steps"
         return
-    if (launch["role"] == "resumed") != (started["resumed_step"] is not None):
+    if launch["role"] != "resumed" and started["resumed_step"] is not None:
         yield "/started/resumed_step", started["resumed_step"], f"the role is {launch['role']}"
     told = {
         "recipe_sha256": record["recipe"]["recipe_sha256"],
