@@ -15,8 +15,8 @@ if sys.version_info < (3, 11):  # noqa: UP036
         "Name another one: make setup PYTHON=python3.11"
     )
 
+import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -44,7 +44,16 @@ PARTS = {
 }
 SOURCES = "# Built from source, after everything above is installed:"  # as lock.py writes it
 CANNOT_HERE = 3  # the exit code for "this machine cannot"
-UNREACHABLE = ("Retrying (Retry(", "ConnectionError", "ConnectTimeout", "name resolution")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What stack.toml says of a lock."""
+
+    pythons: list[str]
+    packages: int
+    download_bytes: int
+    torch: str
 
 
 @dataclass(frozen=True)
@@ -85,43 +94,38 @@ def main() -> None:
     if any(is_complete(parts, each) for each in ready if each):
         return
     refuse_unfit_machine()
-    facts = tomllib.loads((ROOT / "containers" / "stack.toml").read_text())
     make_venv()
     pip = Pip([str(VENV / "bin" / "python"), "-m", "pip"])
     if "stack" in parts and not stack:
         say("Asking pip whether it finds torch's CPU build ...")
-        stack = choose_stack(pip, facts["cpu"])
+        stack = choose_stack(pip, facts_of("cpu"))
     locks = [stack if stack and part == "stack" else part for part in parts]
-    missing = [lock for lock in locks if not is_installed(lock)]
-    for lock in missing:
-        say(sentence(lock, facts[lock]))
-        if PYTHON not in facts[lock]["pythons"]:
-            stop(
-                f"The {lock} lock has no wheels for Python {PYTHON}; "
-                f"it has them for {', '.join(facts[lock]['pythons'])}: make setup PYTHON=..."
-            )
-    for lock in missing:
-        install_lock(pip, lock)
+    present = present_packages()
+    plan = {lock: missing_entries(lock, present) for lock in locks if not is_installed(lock)}
+    for lock, entries in plan.items():
+        refuse_unlocked_python(lock, facts_of(lock).pythons)
+        say(sentence(lock, facts_of(lock), sum(map(len, entries))))
+    for lock, (wheels, sources) in plan.items():
+        install_lock(pip, lock, wheels, sources)
     install_project(pip)
     say("Ready: .venv/bin/miniverl")
 
 
-def choose_stack(pip: Pip, cpu: Mapping[str, object]) -> str:
+def choose_stack(pip: Pip, cpu: Facts) -> str:
     """`cpu` where pip, as its user has set it up, finds torch's CPU build; else `cuda`."""
-    assert isinstance(cpu["pythons"], list)
-    if PYTHON not in cpu["pythons"]:
-        locked = ", ".join(cpu["pythons"])
+    if PYTHON not in cpu.pythons:
+        locked = ", ".join(cpu.pythons)
         say(f"torch's CPU build is locked for Python {locked} only; this is {PYTHON}.")
         return "cuda"
-    answer = pip.asks("install", "--dry-run", "--no-deps", f"torch=={cpu['torch']}")
+    answer = pip.asks("install", "--dry-run", "--no-deps", f"torch=={cpu.torch}")
     if answer.returncode == 0:
         return "cpu"
-    if any(sign in answer.stdout + answer.stderr for sign in UNREACHABLE):
+    if is_unreachable(answer.stderr):
         stop(reason(answer.stderr, answer.returncode))
     return "cuda"
 
 
-def sentence(lock: str, facts: Mapping[str, object]) -> str:
+def sentence(lock: str, facts: Facts, missing: int) -> str:
     """Which part comes now, and how large it is."""
     what = {
         "compile": "the compiler, without torch",
@@ -130,8 +134,10 @@ def sentence(lock: str, facts: Mapping[str, object]) -> str:
         "test": "what the tests need on top",
         "data": "what generating prompts needs on top; a C compiler is needed",
     }[lock]
-    size = f"{facts['packages']} packages, {int(str(facts['download_bytes'])) / 1e6:.0f} MB"
-    return f"Installing {lock} into .venv ({what}): {size} to download where nothing is cached."
+    size = f"{missing} of its {facts.packages} packages"
+    if missing == facts.packages:
+        size = f"{missing} packages, {facts.download_bytes / 1e6:.0f} MB where nothing is cached"
+    return f"Installing {lock} into .venv ({what}): {size}."
 
 
 def reason(complaint: str, code: int) -> str:
@@ -146,7 +152,7 @@ def reason(complaint: str, code: int) -> str:
             f"{found[1]}: expected sha256 {found[2]}, found {found[3]}" if found else "see above"
         )
         return f"A file is not the one that the lock names ({which}). It was not installed."
-    if any(sign in complaint for sign in UNREACHABLE):
+    if is_unreachable(complaint):
         return "pip cannot reach its package index. The same command goes on once it can."
     if "No space left on device" in complaint:
         return "The disk is full. The same command goes on once there is room."
@@ -156,6 +162,16 @@ def reason(complaint: str, code: int) -> str:
             f"pip finds no {missing[1]} for this machine; `pip config list` shows where it looks."
         )
     return f"pip stopped with exit code {code}; its own words stand above."
+
+
+def is_unreachable(complaint: str) -> bool:
+    """Whether pip gave up on the network. A retry alone may have been followed by a success."""
+    lines = complaint.splitlines()
+    errors = "\n".join(line for line in lines if not line.startswith("WARNING: Retrying"))
+    nothing_found = "WARNING: Retrying" in complaint and "No matching distribution" in errors
+    return nothing_found or any(
+        sign in errors for sign in ("Max retries exceeded", "Read timed out")
+    )
 
 
 def refuse_unfit_machine() -> None:
@@ -169,6 +185,14 @@ def refuse_unfit_machine() -> None:
         stop(
             f"This Python cannot make a virtual environment: ensurepip is missing. "
             f"On Debian and Ubuntu: apt install python{PYTHON}-venv"
+        )
+
+
+def refuse_unlocked_python(lock: str, pythons: Sequence[str]) -> None:
+    if PYTHON not in pythons:
+        stop(
+            f"The {lock} lock has no wheels for Python {PYTHON}, "
+            f"but for {', '.join(pythons)}: rm -r .venv; make setup PYTHON=python{pythons[0]}"
         )
 
 
@@ -186,25 +210,39 @@ def make_venv() -> None:
     INSTALLED.mkdir()
 
 
-def install_lock(pip: Pip, lock: str) -> None:
+def present_packages() -> set[str]:
+    """`name==version` of what is whole in .venv: pip writes INSTALLER after a package's files."""
+    site = VENV / "lib" / f"python{PYTHON}" / "site-packages"
+    found = importlib.metadata.distributions(path=[str(site)])
+    return {f"{_canonical(d.name)}=={d.version}" for d in found if d.read_text("INSTALLER")}
+
+
+def missing_entries(lock: str, present: set[str]) -> tuple[list[str], list[str]]:
+    """The lock's wheels and its source packages, less what is there: pip would list all that."""
+    wheels, _, sources = (LOCKS / f"{lock}.txt").read_text().partition(SOURCES)
+    split = (
+        re.findall(r"^[^#\s](?:.*\\\n)*.*\n", text, re.MULTILINE) for text in (wheels, sources)
+    )
+    of_wheels, of_sources = ([e for e in part if e.split()[0] not in present] for part in split)
+    return of_wheels, of_sources
+
+
+def install_lock(pip: Pip, lock: str, wheels: Sequence[str], sources: Sequence[str]) -> None:
     """All wheels, then what must be built; what this or another stack's former lock held goes."""
-    text = (LOCKS / f"{lock}.txt").read_text()
     former = [lock, *STACKS, "compile"] if lock in STACKS else [lock]
-    names = {name for part in former for name in _names(_read(INSTALLED / f"{part}.txt"))}
+    held = {name for part in former for name in _names(_read(INSTALLED / f"{part}.txt"))}
     if lock in (*STACKS, "compile"):
         # Half a stack must not look like a whole one.
         (VENV / "bin" / "miniverl").unlink(missing_ok=True)
         (INSTALLED / "pyproject.toml").unlink(missing_ok=True)
     for part in former:
         (INSTALLED / f"{part}.txt").unlink(missing_ok=True)
-    wheels, _, sources = text.partition(SOURCES)
-    _install_pinned(pip, wheels, "--only-binary", ":all:")
-    if sources:
-        _install_pinned(pip, sources, "--no-build-isolation")
-    kept = {name for part in INSTALLED.glob("*.txt") for name in _names(part.read_text())}
-    left = sorted(names - kept - set(_names(text)))
+    _install_entries(pip, wheels, "--only-binary", ":all:")
+    _install_entries(pip, sources, "--no-build-isolation")
+    wanted = [LOCKS / f"{lock}.txt", *INSTALLED.glob("*.txt")]
+    left = held - {name for file in wanted for name in _names(file.read_text())}
     if left:
-        pip.asks("uninstall", "--yes", *left)
+        pip.asks("uninstall", "--yes", *sorted(left))
     _copy_whole(LOCKS / f"{lock}.txt", INSTALLED / f"{lock}.txt")
 
 
@@ -213,6 +251,12 @@ def install_project(pip: Pip) -> None:
     (INSTALLED / "pyproject.toml").unlink(missing_ok=True)
     pip.installs("--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     _copy_whole(ROOT / "pyproject.toml", INSTALLED / "pyproject.toml")
+
+
+def facts_of(lock: str) -> Facts:
+    entry = tomllib.loads((ROOT / "containers" / "stack.toml").read_text())[lock]
+    sizes = (entry["packages"], entry["download_bytes"])
+    return Facts(entry["pythons"], *sizes, entry.get("torch", ""))
 
 
 def installed_stack() -> str | None:
@@ -239,17 +283,14 @@ def stop(text: str) -> NoReturn:
     sys.exit(CANNOT_HERE)
 
 
-def _install_pinned(pip: Pip, requirements: str, *options: str) -> None:
-    """What is there already is left out: pip would say so in a line for each."""
-    listed = json.loads(pip.asks("list", "--format=json").stdout)
-    present = {f"{_canonical(each['name'])}=={each['version']}" for each in listed}
-    pinned = re.findall(r"^[^#\s](?:.*\\\n)*.*\n", requirements, re.MULTILINE)
-    missing = [entry for entry in pinned if entry.split()[0] not in present]
-    if missing:
+def _install_entries(pip: Pip, entries: Sequence[str], *options: str) -> None:
+    if entries:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.writelines(missing)
+            file.writelines(entries)
             file.flush()
-            pip.installs("--require-hashes", "--no-deps", *options, "-r", file.name)
+            # Forced: a package that was broken off half-way counts as installed for pip.
+            forced = ("--force-reinstall", "--require-hashes", "--no-deps")
+            pip.installs(*forced, *options, "-r", file.name)
 
 
 def _canonical(name: str) -> str:

@@ -236,8 +236,8 @@ def _entry(package: Package) -> str:
 def _stack_text(project: Mapping[str, Any], locks: Mapping[str, list[Package]]) -> str:
     """What install.py and the tests need to know of each lock, as TOML."""
     lines = [
-        "# Written by `make lock`; do not edit. What each lock of locks/ holds: the Pythons that have",
-        "# a wheel of everything, and how much is downloaded where nothing is cached.",
+        "# Written by `make lock`; do not edit. What each lock of locks/ holds: the Pythons that",
+        "# have a wheel of everything, and how much is downloaded where nothing is cached.",
         f'requirements_sha256 = "{requirements_sha256(project)}"',
     ]
     for name, packages in locks.items():

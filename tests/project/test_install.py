@@ -34,8 +34,6 @@ text = open(arguments[-1]).read() if "-r" in arguments else ""
 packages = re.findall(r"^(\\S+)==", text, re.MULTILINE)
 with open(os.environ["CALLS"], "a") as calls:
     calls.write(json.dumps({"verb": verb, "arguments": arguments, "packages": packages}) + "\\n")
-if verb == "list":
-    print("[]")
 if "--dry-run" in arguments:
     sys.exit(os.environ["NOT_FOUND"] or 0)
 if os.environ["BREAKS"] in packages:
@@ -49,6 +47,7 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.calls = root / "calls"
+        self.site = root / ".venv" / "lib" / f"python{PYTHON}" / "site-packages"
 
     def install(
         self,
@@ -77,6 +76,14 @@ class Tree:
     def installed(self) -> set[str]:
         return {name for call in self.asked("install") for name in call["packages"]}
 
+    def plant(self, name: str, version: str, *, is_whole: bool) -> None:
+        """A package as pip leaves it; one that was broken off lacks INSTALLER."""
+        info = self.site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+        if is_whole:
+            (info / "INSTALLER").write_text("pip\n")
+
     def has_command(self) -> bool:
         return (self.root / ".venv" / "bin" / "miniverl").is_file()
 
@@ -88,9 +95,9 @@ def tree(tmp_path: Path) -> Tree:
     shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
     venv.create(tmp_path / ".venv")
     (tmp_path / ".venv" / f"installed-{PYTHON}").mkdir()
-    pip = tmp_path / ".venv" / "lib" / f"python{PYTHON}" / "site-packages" / "pip.py"
-    pip.write_text(PIP)
-    return Tree(tmp_path)
+    tree = Tree(tmp_path)
+    (tree.site / "pip.py").write_text(PIP)
+    return tree
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="torch's CPU build is locked for 3.11")
@@ -111,7 +118,7 @@ def test_the_size_is_said_before_anything_is_installed(tree: Tree) -> None:
     done = tree.install("run", stack="cuda", breaks="torch", complaint="stopped at the first file")
     facts = tomllib.loads((tree.root / "containers" / "stack.toml").read_text())["cuda"]
     before, _, _ = done.stderr.partition("stopped at the first file")
-    assert f"{facts['download_bytes'] / 1e6:.0f} MB to download" in before
+    assert f"{facts['download_bytes'] / 1e6:.0f} MB where nothing is cached" in before
 
 
 def test_a_second_call_asks_pip_nothing(tree: Tree) -> None:
@@ -157,6 +164,17 @@ def test_a_changed_lock_is_installed_and_what_it_dropped_is_removed(tree: Tree) 
     assert "unzip" in tree.installed()
     assert "torch" not in tree.installed()
     assert [call["arguments"] for call in tree.asked("uninstall")] == [["--yes", "zipp"]]
+
+
+def test_only_what_is_missing_is_installed(tree: Tree) -> None:
+    tree.plant("click", "8.5.1", is_whole=True)
+    tree.plant("rich", "1.0.0", is_whole=True)
+    tree.plant("attrs", "26.1.0", is_whole=False)
+    done = tree.install("compile")
+    assert "click" not in tree.installed()
+    assert {"rich", "attrs"} <= tree.installed()
+    packages = len(tree.installed())
+    assert f"{packages} of its {packages + 1} packages" in done.stderr
 
 
 def test_another_stack_takes_the_place_of_the_first(tree: Tree) -> None:
