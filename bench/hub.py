@@ -169,7 +169,7 @@ def _said(error: Exception) -> tuple[str, str]:
             return "HF_HUB_OFFLINE forbids the network", "Unset HF_HUB_OFFLINE and fetch again"
         case LocalEntryNotFoundError() if isinstance(error.__cause__, Exception):
             return _said(error.__cause__)
-        case httpx2.HTTPError():
+        case httpx2.HTTPError() if not isinstance(error, httpx2.RemoteProtocolError):
             return f"it cannot be reached: {error}", "Connect to the network and fetch again"
     return f"the download broke off: {str(error).splitlines()[0]}", retry
 

@@ -1,0 +1,185 @@
+"""Workloads: documents that are valid, what the compiler is told, and what their digest covers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniverl.bench.document import load
+from miniverl.bench.workload import compile_arguments, names, parse, workload
+from miniverl.compiler.source import compose, launch, numbered
+from miniverl.engine.problem import WrongCall
+
+FOLDERS = {"smollm2-135m-instruct": Path("/model"), "chain-sum": Path("/rows")}
+DOCUMENTS = Path(__file__).parents[2] / "bench" / "workloads"
+
+
+@pytest.fixture
+def plain() -> dict[str, Any]:
+    return load(DOCUMENTS / "smollm2-grpo.yaml")
+
+
+def _problems(plain: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(WrongCall) as caught:
+        parse(plain, "mine.yaml")
+    assert {problem.origin for problem in caught.value.problems} == {"mine.yaml"}
+    return {problem.field: problem.reason for problem in caught.value.problems}
+
+
+def _state(plain: dict[str, Any], setting: str) -> None:
+    field = setting.partition("=")[0]
+    kept = [one for one in plain["overrides"] if not one["set"].startswith(f"{field}=")]
+    plain["overrides"] = [*kept, {"set": setting, "why": "a test"}]
+
+
+def test_every_document_is_valid_and_named_as_its_file() -> None:
+    assert names() == ["smollm2-grpo", "smollm2-grpo-ci", "smollm2-grpo-learn"]
+    assert [workload(name).name for name in names()] == names()
+
+
+@pytest.mark.parametrize("name", names())
+def test_upstream_composes_the_launch_with_every_override(name: str) -> None:
+    chosen = workload(name)
+    arguments = compile_arguments(chosen, 7, FOLDERS)
+    official = launch(arguments.launch)
+    source = compose(
+        official.config_name,
+        [*numbered(official.overrides, "launch"), *numbered(arguments.overrides, "workload")],
+        version=official.verl.removeprefix("v"),
+    )
+    fields = [override.partition("=")[0] for override in arguments.overrides]
+    assert len(set(fields)) == len(fields)
+    assert all(source.origins[field].startswith("workload ") for field in fields)
+    assert {source.leaves[field] for field in chosen.seed_overrides} == {7}
+
+
+def test_the_default_workload_has_the_published_size(plain: dict[str, Any]) -> None:
+    settings = dict(one["set"].split("=", 1) for one in plain["overrides"])
+    expected = {
+        "data.train_batch_size": "4",
+        "actor_rollout_ref.rollout.n": "4",
+        "data.max_response_length": "32",
+        "actor_rollout_ref.model.lora_rank": "16",
+        "actor_rollout_ref.actor.optim.lr": "5e-4",
+        "trainer.total_training_steps": "8",
+    }
+    assert expected.items() <= settings.items()
+    assert workload("smollm2-grpo").interrupt_after_update == 4
+
+
+def test_inputs_are_bound_by_the_folders_of_their_pins() -> None:
+    chosen = workload("smollm2-grpo-learn")
+    assert chosen.pins == ("smollm2-135m-instruct", "chain-sum")
+    assert compile_arguments(chosen, None, FOLDERS).bindings == (
+        "model=/model",
+        "train=/rows/train.parquet",
+        "validation=/rows/validation.parquet",
+        "reward=last_number",
+        "compute_dtype=float32",
+    )
+
+
+def test_a_workload_without_validation_binds_none() -> None:
+    assert "validation=none" in compile_arguments(workload("smollm2-grpo"), 1, FOLDERS).bindings
+
+
+def test_the_seed_of_the_call_replaces_the_workloads_own() -> None:
+    chosen = workload("smollm2-grpo")
+    own = compile_arguments(chosen, None, FOLDERS).overrides
+    other = compile_arguments(chosen, 5, FOLDERS).overrides
+    changed = [(a, b) for a, b in zip(own, other, strict=True) if a != b]
+    assert changed == [(f"{field}=1", f"{field}=5") for field in chosen.seed_overrides]
+
+
+def test_words_for_people_do_not_change_the_digest(plain: dict[str, Any]) -> None:
+    before = parse(plain, "mine.yaml").sha256
+    plain["title"] = "another title"
+    plain["overrides"][0]["why"] = "another reason"
+    assert parse(plain, "mine.yaml").sha256 == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("version", 2), ("warmup_steps", 2), ("interrupt_after_update", 5)]
+)
+def test_what_is_computed_changes_the_digest(plain: dict[str, Any], field: str, value: int) -> None:
+    before = parse(plain, "mine.yaml").sha256
+    assert parse({**plain, field: value}, "mine.yaml").sha256 != before
+
+
+def test_another_override_changes_the_digest(plain: dict[str, Any]) -> None:
+    before = parse(plain, "mine.yaml").sha256
+    _state(plain, "actor_rollout_ref.rollout.n=8")
+    assert parse(plain, "mine.yaml").sha256 != before
+
+
+def test_all_ill_formed_fields_are_told_at_once(plain: dict[str, Any]) -> None:
+    plain["launches"] = "five"
+    plain["bindings"]["compute_dtype"] = "float8"
+    plain["contrakt"] = plain.pop("contract")
+    reasons = _problems(plain)
+    assert set(reasons) == {
+        "workload.bindings.compute_dtype",
+        "workload.contract",
+        "workload.contrakt",
+        "workload.launches",
+    }
+    assert reasons["workload.contract"] == "missing field"
+
+
+def test_overrides_are_stated_once_and_with_a_reason(plain: dict[str, Any]) -> None:
+    plain["overrides"] += [
+        {"set": "data.train_batch_size=8", "why": "again"},
+        {"set": "data.seed=3", "why": "beside seed_overrides"},
+        {"set": "trainer.test_freq", "why": "no value"},
+        {"set": "trainer.balance_batch=False", "why": " "},
+    ]
+    first = len(plain["overrides"]) - 4
+    assert _problems(plain) == {
+        f"workload.overrides.{first}.set": "data.train_batch_size is set twice",
+        f"workload.overrides.{first + 1}.set": "data.seed is set twice",
+        f"workload.overrides.{first + 2}.set": "trainer.test_freq is set twice",
+        f"workload.overrides.{first + 3}.why": "expected a reason",
+    }
+
+
+def test_bindings_name_pins_of_the_right_kind(plain: dict[str, Any]) -> None:
+    plain["bindings"] |= {
+        "model": "chain-sum",
+        "train": "chain-sum/test",
+        "validation": "chain-sum",
+    }
+    assert set(_problems(plain)) == {
+        "workload.bindings.model",
+        "workload.bindings.train",
+        "workload.bindings.validation",
+    }
+
+
+def test_validating_on_the_training_rows_is_refused(plain: dict[str, Any]) -> None:
+    plain["bindings"]["validation"] = plain["bindings"]["train"]
+    assert _problems(plain) == {"workload.bindings.validation": "it is the training split"}
+
+
+def test_kill_and_warm_up_lie_inside_the_run(plain: dict[str, Any]) -> None:
+    plain |= {"warmup_steps": 8, "interrupt_after_update": 8}
+    assert _problems(plain) == {
+        "workload.warmup_steps": "expected 0 to 7",
+        "workload.interrupt_after_update": "expected 1 to 7",
+    }
+
+
+def test_a_resume_check_needs_the_update_to_kill_at(plain: dict[str, Any]) -> None:
+    plain["interrupt_after_update"] = None
+    assert set(_problems(plain)) == {"workload.interrupt_after_update"}
+
+
+def test_a_run_of_unknown_length_is_refused(plain: dict[str, Any]) -> None:
+    plain["overrides"] = [
+        one for one in plain["overrides"] if "total_training_steps" not in one["set"]
+    ]
+    assert set(_problems(plain)) == {"workload.overrides"}
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(WrongCall, match="Did you mean smollm2-grpo-ci?"):
+        workload("smollm2-grpo-ic")
