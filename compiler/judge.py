@@ -10,7 +10,7 @@ from miniverl.compiler.source import Source
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem
 
-_WILDCARDS = frozenset("*?[")
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,16 @@ class Table:
 
     rules: tuple[Rule, ...]
     _exact: dict[str, int]
-    _patterns: tuple[tuple[int, re.Pattern[str]], ...]
+    _patterns: tuple[tuple[int, str, re.Pattern[str]], ...]  # number, literal beginning, whole
 
     @classmethod
     def of(cls, rules: Sequence[Rule]) -> "Table":
         exact: dict[str, int] = {}
         patterns = []
         for number, rule in enumerate(rules):
-            if _WILDCARDS & set(rule.pattern):
-                patterns.append((number, re.compile(translate(rule.pattern))))
+            beginning = _WILDCARD.split(rule.pattern)[0]
+            if beginning != rule.pattern:
+                patterns.append((number, beginning, re.compile(translate(rule.pattern))))
             else:
                 exact.setdefault(rule.pattern, number)
         return cls(tuple(rules), exact, tuple(patterns))
@@ -35,7 +36,11 @@ class Table:
     def first_match(self, field: str) -> int | None:
         """The number of the rule that judges `field`; None when there is none."""
         exact = self._exact.get(field, len(self.rules))
-        matching = (number for number, pattern in self._patterns if pattern.match(field))
+        matching = (
+            number
+            for number, beginning, pattern in self._patterns
+            if field.startswith(beginning) and pattern.match(field)
+        )
         number = min(exact, next(matching, len(self.rules)))
         return number if number < len(self.rules) else None
 

@@ -64,7 +64,7 @@ def compile_launch(
 
 def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Compiled:
     """Judge and lower a composed config."""
-    context = context_of(source, _for_rules(bindings, source))
+    context = context_of(source, seen_by_rules(bindings, source))
     findings = judge(source, profile.table, context)
     problems = _of_known_leaves(problems_of(findings), source)
     required = () if problems else _required_input(context)
@@ -133,7 +133,8 @@ def _recipe(findings: Sequence[Finding], context: Context) -> Recipe:
     return recipes.from_dict(sources.nested(values), "the compiled launch")
 
 
-def _for_rules(bindings: Bindings, source: Source) -> dict[str, Any]:
+def seen_by_rules(bindings: Bindings, source: Source) -> dict[str, Any]:
+    """The bindings as rules see them, with what follows from them and the launch together."""
     leaves = {**source.defaults, **source.leaves}
     seen = bindings.for_rules()
     names_no_rows = not leaves["data.val_files"] and bindings.validation is None

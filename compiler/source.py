@@ -88,6 +88,13 @@ def launch(name: str) -> Launch:
     return Launch(**{**plain, "overrides": tuple(plain["overrides"])})
 
 
+def defaults(
+    config_name: str, *, version: str, progress: upstream.Progress = upstream.quiet
+) -> Mapping[str, Any]:
+    """The leaves of a config as upstream ships it."""
+    return _composed_once(upstream.tree(version, progress), version, config_name, (), "defaults")
+
+
 def compose(
     config_name: str,
     stated: Sequence[Override],
@@ -104,15 +111,16 @@ def compose(
     known = [path.stem for path in tree.glob("[!_]*.yaml")]
     if config_name not in known:
         raise WrongCall([_unknown("config name", config_name, known)])
-    defaults = _composed_once(tree, version, config_name, (), "defaults")
     overrides = (*launched, *stated)
     heard = [one for one in overrides if not one.key.startswith("hydra.")]
-    answer = _ask(tree, config_name, heard)
+    child = _ask(tree, config_name, heard)
+    shipped = _composed_once(tree, version, config_name, (), "defaults")
+    answer = _answer(child)
     leaves, interpolations = answer["leaves"], answer["interpolations"]
-    origins = dict(_origins({**defaults, **leaves}, interpolations, heard))
+    origins = dict(_origins({**shipped, **leaves}, interpolations, heard))
     problems = [
-        *_composition_problems(answer, heard, origins, defaults, tree),
-        *_missing(leaves, origins, defaults),
+        *_composition_problems(answer, heard, origins, shipped, tree),
+        *_missing(leaves, origins, shipped),
     ]
     if problems:
         raise Refused(problems)
@@ -123,7 +131,7 @@ def compose(
         launched=_composed_once(tree, version, config_name, launched, "launched")
         if launched
         else leaves,
-        defaults=defaults,
+        defaults=shipped,
         description=f"{config_name} of verl {version} with {len(overrides)} overrides",
         sha256=config_sha256(leaves),
         notes=tuple(
@@ -169,7 +177,7 @@ def _composed_once(
         if stored["key"] == key:
             leaves: Mapping[str, Any] = stored["leaves"]
             return leaves
-    answer = _ask(tree, config_name, overrides)
+    answer = _answer(_ask(tree, config_name, overrides))
     assert not answer["faults"], answer["faults"]
     upstream.write_whole(
         kept, json.dumps({"key": key, "leaves": answer["leaves"]}, sort_keys=True) + "\n"
@@ -177,24 +185,33 @@ def _composed_once(
     return dict(answer["leaves"])
 
 
-def _ask(tree: Path, config_name: str, overrides: Sequence[Override]) -> dict[str, Any]:
+def _ask(tree: Path, config_name: str, overrides: Sequence[Override]) -> subprocess.Popen[str]:
+    """The child that composes, with its request handed over; its environment holds nothing of the user's."""
     request = {
         "tree": str(tree),
         "config_name": config_name,
         "overrides": [override.text for override in overrides],
     }
-    child = subprocess.run(
+    child = subprocess.Popen(
         [sys.executable, "-P", "-m", "miniverl.compiler.compose"],
-        input=json.dumps(request),
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        check=False,
         cwd=tree,
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LANG": "C.UTF-8"},
     )
-    assert child.returncode == 0, child.stderr
-    answer: dict[str, Any] = json.loads(child.stdout)
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(request))
+    child.stdin.flush()
+    return child
+
+
+def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
+    output, errors = child.communicate()
+    assert child.returncode == 0, errors
+    answer: dict[str, Any] = json.loads(output)
     return answer
 
 
@@ -225,7 +242,7 @@ def _composition_problems(
     answer: Mapping[str, Any],
     overrides: Sequence[Override],
     origins: Mapping[str, str],
-    defaults: Mapping[str, Any],
+    shipped: Mapping[str, Any],
     tree: Path,
 ) -> Iterator[Problem]:
     """Faults in the order of the overrides; without the leaves that only point at a faulty one."""
@@ -247,13 +264,13 @@ def _composition_problems(
             value=text,
             origin=origins[field] if number is None else str(overrides[number]),
             reason=reason,
-            fix=_fix(field, str(text), reason, defaults, tree),
+            fix=_fix(field, str(text), reason, shipped, tree),
         )
 
 
-def _fix(field: str, text: str, reason: str, defaults: Mapping[str, Any], tree: Path) -> str:
+def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: Path) -> str:
     """What mends a fault that Hydra or OmegaConf reported in its own words."""
-    fields = {path for leaf in defaults for path in (leaf, *_parents(leaf))}
+    fields = {path for leaf in shipped for path in (leaf, *_parents(leaf))}
     if "sweep" in reason:
         return f"Give one value; a list is {field}=[a,b], a string with commas {field}='a,b'"
     if "does not resolve" in reason:
@@ -275,10 +292,10 @@ def _fix(field: str, text: str, reason: str, defaults: Mapping[str, Any], tree: 
 
 
 def _missing(
-    leaves: Mapping[str, Any], origins: Mapping[str, str], defaults: Mapping[str, Any]
+    leaves: Mapping[str, Any], origins: Mapping[str, str], shipped: Mapping[str, Any]
 ) -> Iterator[Problem]:
     for field, value in leaves.items():
-        if value == MANDATORY and defaults.get(field) != MANDATORY:
+        if value == MANDATORY and shipped.get(field) != MANDATORY:
             yield Problem(
                 field=field,
                 value=value,

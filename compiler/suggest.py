@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The only name that ends in `.name`, else the closest spelling, else None."""
+    """The shortest of few names that end in `.name`, else the closest spelling, else None."""
     names = sorted(set(known))
     longer = [one for one in names if one.endswith(f".{name}")]
-    if len(longer) == 1:
-        return longer[0]
+    if 0 < len(longer) <= 3:
+        return min(longer, key=len)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     return close[0] if close else None
 

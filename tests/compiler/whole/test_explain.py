@@ -1,0 +1,61 @@
+"""`explain`: one leaf, as upstream ships it and as it is judged here."""
+
+import pytest
+
+from miniverl.compiler.explain import explain, text
+from miniverl.engine.problem import WrongCall
+
+
+def test_a_leaf_is_explained_by_default_class_reason_recipe_path_and_readers():
+    explained = explain("data.seed")
+    assert explained == {
+        "classification": "exact",
+        "default": None,
+        "field": "data.seed",
+        "fix": None,
+        "follows": None,
+        "local_target": "seeds.data",
+        "readers": ["verl/trainer/ppo/utils.py:160"],
+        "reason": "null is torch's default seed, so that the order is the same in every run",
+        "recipe_path": "seeds.data",
+        "type": "null|int",
+        "verl": "v0.9.0",
+    }
+
+
+def test_a_leaf_that_follows_another_says_so():
+    assert explain("actor_rollout_ref.rollout.prompt_length")["follows"] == "data.max_prompt_length"
+
+
+def test_a_leaf_that_nothing_reads_says_so():
+    explained = explain("data.truncation")
+    assert explained["readers"] == []
+    assert "read by   nothing" in text(explained)
+
+
+def test_text_for_people_names_default_class_and_fix():
+    lines = text(explain("algorithm.adv_estimator")).splitlines()
+    assert lines[0] == "algorithm.adv_estimator  (verl v0.9.0)"
+    assert lines[1].startswith('  default   "gae"')
+    assert lines[2].startswith("  here      not_implemented: ")
+    assert "  fix       Set algorithm.adv_estimator=grpo" in lines
+
+
+def test_leaves_of_every_section_can_be_explained(grpo):
+    for field in sorted(grpo.defaults)[::20]:
+        assert text(explain(field)).startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("field", "fix"),
+    [
+        ("rollout.n", "Did you mean actor_rollout_ref.rollout.n?"),
+        ("data.sed", "Did you mean data.seed?"),
+        ("zzz", "Give a dotted path such as actor_rollout_ref.rollout.n"),
+        ("algorithm.kl_ctrl", "Ask for one of them, such as algorithm.kl_ctrl._target_"),
+    ],
+)
+def test_what_is_no_leaf_is_a_wrong_call_with_the_nearest_name(field, fix):
+    with pytest.raises(WrongCall) as wrong:
+        explain(field)
+    assert [problem.fix for problem in wrong.value.problems] == [fix]
