@@ -1,0 +1,226 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped, each whole or not there.
+
+    checkpoints/step-000004/
+        adapter.safetensors | model.safetensors   the trained parameters
+        optimizer.safetensors                     <parameter>.exp_avg, .exp_avg_sq, .step
+        state.json                                step, cursor, log offsets, recipe digest, identity
+        manifest.json                             bytes and SHA-256 of the others
+
+There is no generator state: all noise is a function of the recipe's seeds (see engine/seeds.py).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from miniverl.engine.events import Event, Warned
+from miniverl.engine.journal import Offset, is_bound
+from miniverl.engine.order import Cursor
+from miniverl.engine.problem import Problem, Refused
+from miniverl.engine.whole import remove_whole, whole_folder
+
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """Everything of a run that is not a tensor. `logs` says how far each bound log went."""
+
+    step: int
+    cursor: Cursor
+    learning_rate_step: int
+    logs: Mapping[str, Offset]
+    recipe_sha256: str
+    identity: Mapping[str, str]
+
+
+def save(
+    folder: Path,
+    parameters: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    state: State,
+) -> Path:
+    """Write the checkpoint of `state.step` under `folder`; returns its path."""
+    path = folder / f"step-{state.step:06d}"
+    with whole_folder(path) as beside:
+        save_file(_contiguous(parameters), beside / _parameters_name(parameters))
+        save_file(_optimizer_tensors(parameters, optimizer), beside / "optimizer.safetensors")
+        (beside / "state.json").write_text(_json(asdict(state)), "utf-8")
+        (beside / "manifest.json").write_text(_json(_manifest(beside)), "utf-8")
+    return path
+
+
+def restore(
+    path: Path, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    """Put a checkpoint's tensors into the parameters and the optimizer. The parameters stay where they are."""
+    saved = load_file(path / _parameters_name(parameters))
+    moments = load_file(path / "optimizer.safetensors")
+    assert saved.keys() == parameters.keys(), "the recipe's digest fixes the parameters"
+    for name, parameter in parameters.items():
+        parameter.data.copy_(saved[name])
+        if f"{name}.step" in moments:
+            optimizer.state[parameter] = {
+                "step": moments[f"{name}.step"].clone(),
+                "exp_avg": torch.empty_like(parameter).copy_(moments[f"{name}.exp_avg"]),
+                "exp_avg_sq": torch.empty_like(parameter).copy_(moments[f"{name}.exp_avg_sq"]),
+            }
+
+
+def newest(
+    run_folder: Path, recipe_sha256: str, identity: Mapping[str, str], warn: Callable[[Event], None]
+) -> tuple[Path, State] | None:
+    """The checkpoint to go on from; None where the run has none yet.
+
+    The newest one that is whole and whose logs are still there; `warn` hears of those passed over. Raises
+    Refused when no checkpoint can be used, or when the run was another recipe's or another identity's.
+    """
+    problems: list[Problem] = []
+    for path in reversed(list(_steps(run_folder / "checkpoints"))):
+        reason = _damage(path) or _lost_log(path, run_folder)
+        if reason is None:
+            state = _state(path)
+            _require_same(state, recipe_sha256, identity, path)
+            for problem in problems:
+                warn(Warned(code="checkpoint_unusable", message=str(problem)))
+            return path, state
+        problems.append(_unusable(path, reason))
+    if problems:
+        raise Refused(problems)
+    return None
+
+
+def newer_than(folder: Path, step: int) -> list[Path]:
+    """The checkpoints of later steps: those that a resumed run passed over."""
+    return [path for path in _steps(folder) if _step(path) > step]
+
+
+def retain(folder: Path, keep: int | None) -> None:
+    """Remove all but the newest `keep` checkpoints, whichever process wrote them. None keeps all."""
+    paths = list(_steps(folder))
+    for path in paths[: 0 if keep is None else -keep]:
+        remove_whole(path)
+
+
+def num_bytes(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.iterdir())
+
+
+def _steps(folder: Path) -> Iterator[Path]:
+    """Oldest first."""
+    found = folder.iterdir() if folder.exists() else iter(())
+    yield from sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step)
+
+
+def _step(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _parameters_name(parameters: Mapping[str, nn.Parameter]) -> str:
+    is_adapter = all(name.endswith((".lora_A", ".lora_B")) for name in parameters)
+    return "adapter.safetensors" if is_adapter else "model.safetensors"
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+
+def _optimizer_tensors(
+    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, Tensor]:
+    """Empty before the first optimizer step."""
+    return {
+        f"{name}.{kind}": tensor.contiguous()
+        for name, parameter in parameters.items()
+        for kind, tensor in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
+    return {
+        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(folder.iterdir())
+    }
+
+
+def _damage(path: Path) -> str | None:
+    """Why the checkpoint is not what was written; None if it is."""
+    manifest_path = path / "manifest.json"
+    try:
+        manifest = json.loads(manifest_path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        return f"its manifest cannot be read: {error}"
+    for name, expected in manifest.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if _sha256(file) != expected["sha256"]:
+            return f"the content of {name} changed"
+    return None
+
+
+def _lost_log(path: Path, run_folder: Path) -> str | None:
+    for name, offset in _state(path).logs.items():
+        if not is_bound(run_folder / name, offset):
+            return f"{name} does not begin with the {offset.bytes} bytes it had then"
+    return None
+
+
+def _state(path: Path) -> State:
+    plain = json.loads((path / "state.json").read_text("utf-8"))
+    return State(
+        step=plain["step"],
+        cursor=Cursor(**plain["cursor"]),
+        learning_rate_step=plain["learning_rate_step"],
+        logs={name: Offset(**offset) for name, offset in plain["logs"].items()},
+        recipe_sha256=plain["recipe_sha256"],
+        identity=plain["identity"],
+    )
+
+
+def _require_same(
+    state: State, recipe_sha256: str, identity: Mapping[str, str], path: Path
+) -> None:
+    then = {"recipe_sha256": state.recipe_sha256, **state.identity}
+    now = {"recipe_sha256": recipe_sha256, **identity}
+    problems = [
+        Problem(
+            field=name,
+            value=now.get(name),
+            origin="this process",
+            reason=f"the run in {path.parent.parent} had {then.get(name)}",
+            fix="Resume where nothing differs, or start a new run in another folder",
+        )
+        for name in sorted(then.keys() | now.keys())
+        if then.get(name) != now.get(name)
+    ]
+    if problems:
+        raise Refused(problems)
+
+
+def _unusable(path: Path, reason: str) -> Problem:
+    return Problem(
+        field="checkpoint",
+        value=path.name,
+        origin=str(path.parent),
+        reason=reason,
+        fix="Restore the file from a copy, or start a new run in another folder",
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -1,0 +1,43 @@
+"""The clock of a run: how long each phase of a step took, the device's work included, and the memory peaks."""
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from miniverl.engine.events import Event, Phase, PhaseFinished
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a phase sets: the response tokens that it produced, scored or trained on."""
+
+    tokens: int = 0
+
+
+class Clock:
+    def __init__(self, journal: Callable[[Event], None], device: torch.device) -> None:
+        self._journal = journal
+        self._device = device
+
+    @contextmanager
+    def phase(self, phase: Phase, step: int) -> Iterator[Counted]:
+        """Time the block and tell the journal when it is over."""
+        counted, started = Counted(), time.perf_counter()
+        yield counted
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+        self._journal(PhaseFinished(step=step, phase=phase, seconds=seconds, tokens=counted.tokens))
+
+
+def peak_bytes(device: torch.device) -> dict[str, int]:
+    """Peaks of this process so far: resident memory, and what CUDA's allocator used and reserved."""
+    peaks = {"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    if device.type == "cuda":
+        peaks["peak_allocated"] = torch.cuda.max_memory_allocated()
+        peaks["peak_reserved"] = torch.cuda.max_memory_reserved()
+    return peaks

@@ -1,0 +1,396 @@
+"""Run a recipe, or go on with a run: prompts, rollout, reward, scores, advantages, update, and again.
+
+A step is a pure function of the recipe, its inputs and the policy before it. What it produced is appended to
+the logs first; a checkpoint then binds them, so a process killed at any instant loses only what came after
+the last checkpoint, and computes the same bytes again.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from miniverl.engine import checkpoint, folder, metrics, models
+from miniverl.engine.advantage import ADVANTAGES
+from miniverl.engine.checkpoint import State
+from miniverl.engine.clock import Clock, peak_bytes
+from miniverl.engine.decoder import Decoder
+from miniverl.engine.events import (
+    CheckpointSaved,
+    Event,
+    ImportsDone,
+    ModelLoaded,
+    Phase,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    StepStarted,
+    ValidationFinished,
+)
+from miniverl.engine.export import export
+from miniverl.engine.identity import identity, make_deterministic
+from miniverl.engine.journal import Journal, Log, finite
+from miniverl.engine.models import Model, Reference
+from miniverl.engine.order import Cursor, num_steps, take_step
+from miniverl.engine.problem import Problem, Refused
+from miniverl.engine.prompts import training_prompts, validation_prompts
+from miniverl.engine.recipe import Recipe, Rollout, Validation
+from miniverl.engine.reward import Reward, scorer
+from miniverl.engine.reward import score as judged
+from miniverl.engine.sample import Response, Sampling, generate
+from miniverl.engine.schedule import factor
+from miniverl.engine.score import Scores, score
+from miniverl.engine.seeds import named_seed
+from miniverl.engine.trajectory import Prompt, Trajectory
+from miniverl.engine.update import Experience, adamw, update
+
+_START = Cursor(epoch=0, index=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """Where the inputs are whose content the recipe names."""
+
+    model: Path
+    train: Path
+    validation: Path | None
+
+
+def run(
+    recipe: Recipe,
+    inputs: Inputs,
+    out: Path,
+    *,
+    device: str,
+    threads: int,
+    resume: bool,
+    listen: Callable[[Event], None],
+) -> None:
+    """Run the recipe in the folder `out`, or go on with the run in it, to its last step.
+
+    Events go to `out`/journal.jsonl and to `listen`. Raises WrongCall, Refused or CannotHere with everything
+    that a user has to mend.
+    """
+    models.require_device(device)
+    make_deterministic(device, threads)
+    with folder.locked(out):
+        if not resume:
+            folder.require_new(out)
+        journal = Journal(out / "journal.jsonl", out / "recovery", listen)
+        journal(ImportsDone())
+        found = folder.restart(out, recipe.sha256, identity(device, threads), journal)
+        parts = _load_inputs(recipe, inputs)
+        last_step = num_steps(len(parts.prompts), recipe.data, recipe.steps)
+        journal(
+            RunStarted(
+                recipe_sha256=recipe.sha256,
+                num_steps=last_step,
+                resumed_step=None if found is None else found[1].step,
+                device=device,
+                threads=threads,
+            )
+        )
+        step, cursor = (0, _START) if found is None else (found[1].step, found[1].cursor)
+        if step < last_step or not folder.is_exported(out):
+            training = _Training(recipe, inputs, out, parts, journal, device)
+            if found is not None:
+                checkpoint.restore(found[0], training.policy.trained(), training.optimizer)
+            training.go(step, cursor, last_step, identity(device, threads))
+            export(training.policy, recipe.policy, out, inputs.model)
+        journal(RunFinished(steps=last_step))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    """The inputs, read and checked; all but the weights. Rewards judge by prompt number, hence one a file."""
+
+    tokenizer: models.Tokenizer
+    end_tokens: tuple[int, ...]
+    prompts: Sequence[Prompt]
+    reward: Reward
+    held_out: Sequence[Prompt]
+    held_out_reward: Reward
+
+
+def _load_inputs(recipe: Recipe, inputs: Inputs) -> _Parts:
+    models.check_folder(inputs.model)
+    tokenizer = models.load_tokenizer(inputs.model)
+    prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
+    held_out: Sequence[Prompt] = ()
+    if recipe.validation is not None:
+        assert inputs.validation is not None, "the recipe validates, so validation data is bound"
+        held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
+    ends = () if recipe.rollout.ignores_eos else models.end_tokens(tokenizer, inputs.model)
+    name, arguments = recipe.reward.scorer, recipe.reward.arguments
+    return _Parts(
+        tokenizer=tokenizer,
+        end_tokens=ends,
+        prompts=prompts,
+        reward=scorer(name, arguments, prompts),
+        held_out=held_out,
+        held_out_reward=scorer(name, arguments, held_out),
+    )
+
+
+class _Training:
+    """The run while it goes on: the models, the optimizer, the open logs."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        inputs: Inputs,
+        out: Path,
+        parts: _Parts,
+        journal: Journal,
+        device: str,
+    ) -> None:
+        self._recipe = recipe
+        self._out = out
+        self._parts = parts
+        self._journal = journal
+        self._padding_token = models.padding_token(parts.tokenizer)
+        self.policy = self._load_policy(inputs.model, device)
+        self._clock = Clock(journal, self.policy.device)
+        self._reference = self._load_reference()
+        self.optimizer = adamw(self.policy, recipe.optimizer)
+        self._decoder = Decoder(self.policy, models.DTYPES[recipe.rollout.dtype])
+        self._logs = {name: Log(out / name) for name in folder.LOGS}
+
+    def go(self, step: int, cursor: Cursor, last_step: int, identity: Mapping[str, str]) -> None:
+        """From behind `step` to the end of `last_step`."""
+        recipe = self._recipe
+        if step == 0 and recipe.validation is not None and recipe.validation.before_training:
+            self._validate(0)
+        while step < last_step:
+            step += 1
+            chosen, cursor = take_step(
+                cursor, len(self._parts.prompts), recipe.data, recipe.seeds.data
+            )
+            self._step(step, [self._parts.prompts[index] for index in chosen])
+            # Before the checkpoint, which thereby binds what validation logs.
+            if recipe.validation is not None and (
+                step == last_step or _is_due(step, recipe.validation.every_steps)
+            ):
+                self._validate(step)
+            if step == last_step or _is_due(step, recipe.steps.checkpoint_every):
+                self._save(step, cursor, identity)
+
+    def _step(self, step: int, prompts: Sequence[Prompt]) -> None:
+        recipe, started = self._recipe, time.perf_counter()
+        self._journal(StepStarted(step=step))
+        responses = self._rollout(step, prompts)
+        trajectories = self._rewarded(step, responses)
+        old = self._scores("score_old", step, self.policy, trajectories)
+        reference = self._reference_scores(step, trajectories)
+        experiences = self._experiences(step, trajectories, old, reference)
+        with self._clock.phase("update", step) as counted:
+            numbers = update(
+                self.policy,
+                self.optimizer,
+                experiences,
+                recipe,
+                learning_rate=recipe.optimizer.learning_rate
+                * factor(step - 1, recipe.learning_rate_schedule),
+                padding_token=self._padding_token,
+            )
+            counted.tokens = recipe.update.epochs * _num_tokens(trajectories)
+        numbers |= metrics.rollout_metrics(trajectories)
+        numbers |= metrics.scoring_metrics(experiences, responses, old.entropy)
+        self._append(step, experiences, numbers)
+        self._journal(
+            StepFinished(
+                step=step,
+                seconds=time.perf_counter() - started,
+                metrics=finite(numbers),
+                memory=peak_bytes(self.policy.device),
+            )
+        )
+
+    def _rollout(self, step: int, prompts: Sequence[Prompt]) -> list[Response]:
+        with self._clock.phase("rollout", step) as counted:
+            self._decoder.load()
+            responses = generate(
+                self._decoder,
+                prompts,
+                self._sampling(self._recipe.rollout),
+                seed=self._recipe.seeds.sampling,
+                policy_version=step - 1,
+            )
+            counted.tokens = sum(len(each.tokens) for each in responses)
+        return responses
+
+    def _rewarded(self, step: int, responses: Sequence[Response]) -> list[Trajectory]:
+        with self._clock.phase("reward", step):
+            return [self._trajectory(each, self._parts.reward) for each in responses]
+
+    def _scores(
+        self, phase: Phase, step: int, model: Model, trajectories: Sequence[Trajectory]
+    ) -> Scores:
+        """Raises Refused where the model has diverged: nothing can be learnt from what is not a number."""
+        with self._clock.phase(phase, step) as counted:
+            scores = score(
+                model,
+                trajectories,
+                temperature=self._recipe.rollout.temperature,
+                micro_batch_tokens=self._recipe.update.micro_batch_tokens,
+                padding_token=self._padding_token,
+                with_entropy=phase == "score_old",
+            )
+            counted.tokens = _num_tokens(trajectories)
+        if not all(each.isfinite().all() for each in scores.log_probs):
+            raise Refused([_diverged(step)])
+        return scores
+
+    def _reference_scores(self, step: int, trajectories: Sequence[Trajectory]) -> Scores | None:
+        if self._reference is None:
+            return None
+        with self._reference() as model:
+            return self._scores("score_reference", step, model, trajectories)
+
+    def _experiences(
+        self,
+        step: int,
+        trajectories: Sequence[Trajectory],
+        old: Scores,
+        reference: Scores | None,
+    ) -> list[Experience]:
+        with self._clock.phase("advantage", step):
+            advantages_N = ADVANTAGES[self._recipe.advantage.estimator](
+                torch.tensor([each.reward for each in trajectories]),
+                torch.tensor([each.prompt_id for each in trajectories]),
+                divide_by_std=self._recipe.advantage.divides_by_std,
+            )
+            return [
+                Experience(
+                    trajectory=trajectory,
+                    advantage=advantage,
+                    old_log_probs=old.log_probs[index],
+                    reference_log_probs=None if reference is None else reference.log_probs[index],
+                )
+                for index, (trajectory, advantage) in enumerate(
+                    zip(trajectories, advantages_N.tolist(), strict=True)
+                )
+            ]
+
+    def _validate(self, step: int) -> None:
+        recipe = self._recipe.validation
+        assert recipe is not None, "called for a recipe that validates"
+        with self._clock.phase("validation", step) as counted:
+            self._decoder.load()
+            responses = generate(
+                self._decoder,
+                self._parts.held_out,
+                self._sampling(recipe),
+                seed=named_seed(self._recipe.seeds.sampling, "validation"),
+                policy_version=step,
+            )
+            trajectories = [
+                self._trajectory(each, self._parts.held_out_reward) for each in responses
+            ]
+            for each in trajectories:
+                self._logs["validation.jsonl"].append(metrics.validation_row(step, each))
+            counted.tokens = _num_tokens(trajectories)
+        self._journal(ValidationFinished(step=step, metrics=metrics.rollout_metrics(trajectories)))
+
+    def _sampling(self, wanted: Rollout | Validation) -> Sampling:
+        return Sampling(
+            samples_per_prompt=wanted.samples_per_prompt,
+            max_tokens=self._recipe.rollout.max_response_tokens,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            top_k=wanted.top_k,
+            end_tokens=self._parts.end_tokens,
+        )
+
+    def _trajectory(self, response: Response, reward: Reward) -> Trajectory:
+        text = self._parts.tokenizer.decode(response.tokens, skip_special_tokens=True)
+        return Trajectory(
+            prompt_id=response.prompt.prompt_id,
+            sample=response.sample,
+            prompt_tokens=response.prompt.tokens,
+            response_tokens=response.tokens,
+            is_finished=response.is_finished,
+            response=text,
+            reward=judged(reward, response.prompt, text),
+        )
+
+    def _append(
+        self, step: int, experiences: Sequence[Experience], numbers: dict[str, float]
+    ) -> None:
+        for each in experiences:
+            self._logs["trajectories.jsonl"].append(metrics.trajectory_row(step, each))
+        self._logs["metrics.jsonl"].append({"step": step, **finite(numbers)})
+
+    def _save(self, step: int, cursor: Cursor, identity: Mapping[str, str]) -> None:
+        checkpoints = self._out / "checkpoints"
+        with self._clock.phase("checkpoint", step):
+            path = checkpoint.save(
+                checkpoints,
+                self.policy.trained(),
+                self.optimizer,
+                State(
+                    step=step,
+                    cursor=cursor,
+                    learning_rate_step=step,
+                    logs={name: log.sync() for name, log in self._logs.items()},
+                    recipe_sha256=self._recipe.sha256,
+                    identity=identity,
+                ),
+            )
+            checkpoint.retain(checkpoints, self._recipe.steps.keep_checkpoints)
+        self._journal(
+            CheckpointSaved(
+                step=step,
+                folder=str(path.relative_to(self._out)),
+                bytes=checkpoint.num_bytes(path),
+            )
+        )
+
+    def _load_policy(self, path: Path, device: str) -> Model:
+        started = time.perf_counter()
+        policy = models.load_policy(
+            self._recipe.policy, path, adapter_seed=self._recipe.seeds.parameters, device=device
+        )
+        self._report("policy", policy, started)
+        return policy
+
+    def _load_reference(self) -> Reference | None:
+        """Before the checkpoint is restored: the reference is the policy that the run started with."""
+        if self._recipe.kl_loss is None:
+            return None
+        started = time.perf_counter()
+        reference = models.reference_of(self.policy)
+        with reference() as model:
+            self._report("reference", model, started)
+        return reference
+
+    def _report(self, role: str, model: Model, started: float) -> None:
+        trained = model.trained() if role == "policy" else {}
+        self._journal(
+            ModelLoaded(
+                role=role,
+                parameters=model.num_parameters(),
+                trainable_parameters=sum(each.numel() for each in trained.values()),
+                seconds=time.perf_counter() - started,
+            )
+        )
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def _num_tokens(trajectories: Sequence[Trajectory]) -> int:
+    return sum(len(each.response_tokens) for each in trajectories)
+
+
+def _diverged(step: int) -> Problem:
+    return Problem(
+        field="policy",
+        value=f"step {step}",
+        origin="training",
+        reason="its log-probabilities are not finite any more",
+        fix="Lower recipe.optimizer.learning_rate, and start a new run",
+    )

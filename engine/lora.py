@@ -1,0 +1,157 @@
+"""Low-rank adapters on linear layers: y = x W^T + (alpha / rank) (x A^T) B^T, with W frozen.
+
+Named, initialised and exported as peft does it (LoRA: arXiv 2106.09685), without its import time.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from miniverl.engine import seeds
+from miniverl.engine.problem import Problem, Refused
+from miniverl.engine.recipe import Lora
+
+ALL_LINEAR = ("all-linear",)
+
+
+class LoraLinear(nn.Module):
+    """A frozen linear layer and its adapter. `weight` keeps its name, so that the base's names stay."""
+
+    def __init__(self, base: nn.Linear, lora: Lora, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = base.weight
+        self.bias = base.bias
+        self.scale = lora.alpha / lora.rank
+        down = torch.empty(lora.rank, base.in_features)
+        nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
+        self.lora_A = nn.Parameter(down.to(base.weight))
+        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, lora.rank))
+        self.is_enabled = True
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = functional.linear(inputs, self.weight, self.bias)
+        if not self.is_enabled:
+            return outputs
+        change = functional.linear(functional.linear(inputs, self.lora_A), self.lora_B)
+        return torch.add(outputs, change, alpha=self.scale)
+
+
+def attach(network: nn.Module, head: nn.Module, lora: Lora, seed: int) -> None:
+    """Freeze `network` and put an adapter on every targeted linear layer, in place.
+
+    A is drawn for each layer by its name, B is zero: the adapted network starts as the base network.
+    Raises Refused where a target names no linear layer.
+    """
+    linears = {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    targets = _targets(list(linears), lora)
+    network.requires_grad_(False)
+    for name in targets:
+        generator = seeds.generator(seed, f"lora:{name}")
+        parent, _, leaf = name.rpartition(".")
+        setattr(network.get_submodule(parent), leaf, LoraLinear(linears[name], lora, generator))
+
+
+def adapters(network: nn.Module) -> dict[str, LoraLinear]:
+    """The adapted layers by name; empty for a network without adapters."""
+    return {name: each for name, each in network.named_modules() if isinstance(each, LoraLinear)}
+
+
+@contextmanager
+def disabled(network: nn.Module) -> Iterator[None]:
+    """Inside, the network computes what it computed before it was adapted."""
+    layers = adapters(network).values()
+    for layer in layers:
+        layer.is_enabled = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_enabled = True
+
+
+@torch.no_grad()
+def effective_weight(layer: nn.Linear | LoraLinear) -> Tensor:
+    """W + (alpha / rank) B A of an adapted layer in a tensor of its own; W itself of a plain one."""
+    if isinstance(layer, nn.Linear):
+        return layer.weight
+    return torch.addmm(layer.weight, layer.lora_B, layer.lora_A, alpha=layer.scale)
+
+
+def peft_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The adapter under the names of peft's adapter_model.safetensors."""
+    tensors = {}
+    for name, layer in adapters(network).items():
+        tensors[f"base_model.model.{name}.lora_A.weight"] = layer.lora_A.detach()
+        tensors[f"base_model.model.{name}.lora_B.weight"] = layer.lora_B.detach()
+    return tensors
+
+
+def peft_config(network: nn.Module, lora: Lora) -> str:
+    """The text of peft's adapter_config.json. Names no base model: paths are not the adapter's."""
+    config: Mapping[str, Any] = {
+        "base_model_name_or_path": None,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "peft_type": "LORA",
+        "r": lora.rank,
+        "target_modules": sorted(_shortest_names(network)),
+        "task_type": "CAUSAL_LM",
+        "use_rslora": False,
+    }
+    return json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _targets(names: list[str], lora: Lora) -> list[str]:
+    """The layers to adapt, matched as peft matches a list: a whole name, or its end behind a dot."""
+    wanted = names if lora.target_modules == ALL_LINEAR else []
+    problems = []
+    for field, patterns in (
+        ("target_modules", () if wanted else lora.target_modules),
+        ("excluded_modules", lora.excluded_modules),
+    ):
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in names):
+                problems.append(_no_such_layer(field, pattern, names))
+    if problems:
+        raise Refused(problems)
+    if not wanted:
+        wanted = [name for name in names if any(_matches(name, p) for p in lora.target_modules)]
+    return [name for name in wanted if not any(_matches(name, p) for p in lora.excluded_modules)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or name.endswith(f".{pattern}")
+
+
+def _shortest_names(network: nn.Module) -> set[str]:
+    """Last parts of the adapted layers' names where those select the same layers, else whole names."""
+    adapted = set(adapters(network))
+    leaves = {name.rpartition(".")[2] for name in adapted}
+    plain = {name for name, each in network.named_modules() if isinstance(each, nn.Linear)}
+    is_ambiguous = any(_matches(name, leaf) for name in plain for leaf in leaves)
+    return adapted if is_ambiguous else leaves
+
+
+def _no_such_layer(field: str, pattern: str, names: list[str]) -> Problem:
+    leaves = sorted({name.rpartition(".")[2] for name in names})
+    return Problem(
+        field=f"recipe.policy.lora.{field}",
+        value=pattern,
+        origin="recipe",
+        reason="the model has no linear layer of this name",
+        fix=f"Name some of {', '.join(leaves)}, or all-linear",
+    )

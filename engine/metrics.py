@@ -1,0 +1,83 @@
+"""A step's numbers, computed from what it produced, after the fact.
+
+None of them enters the computation. Means are over trajectories unless the name says tokens.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import fsum
+from statistics import fmean, pstdev
+from typing import Any
+
+from torch import Tensor
+
+from miniverl.engine.sample import Response
+from miniverl.engine.trajectory import Trajectory
+from miniverl.engine.update import Experience
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """`share_capped`: responses that the limit ended. `varying_groups_share`: groups that can teach something."""
+    rewards: dict[int, list[float]] = defaultdict(list)
+    for each in trajectories:
+        rewards[each.prompt_id].append(each.reward)
+    varying = [len(set(group)) > 1 for group in rewards.values()]
+    return {
+        "reward_mean": fmean(each.reward for each in trajectories),
+        "reward_std": pstdev(each.reward for each in trajectories),
+        "prompt_tokens_mean": fmean(len(each.prompt_tokens) for each in trajectories),
+        "response_tokens_mean": fmean(len(each.response_tokens) for each in trajectories),
+        "share_capped": fmean(not each.is_finished for each in trajectories),
+        "varying_groups_share": fmean(varying),
+    }
+
+
+def scoring_metrics(
+    experiences: Sequence[Experience], responses: Sequence[Response], entropy: Sequence[Tensor]
+) -> dict[str, float]:
+    """Over response tokens: the policy's entropy in nats, and how far the sampler is from the scorer.
+
+    `sampler_difference`: mean of |log-prob while sampling - old log-prob|.
+    """
+    differences = [
+        abs(sampled - scored)
+        for response, each in zip(responses, experiences, strict=True)
+        for sampled, scored in zip(response.log_probs, each.old_log_probs.tolist(), strict=True)
+    ]
+    entropies = [value for each in entropy for value in each.tolist()]
+    return {
+        "advantage_mean": fmean(each.advantage for each in experiences),
+        "entropy": fsum(entropies) / len(entropies),
+        "sampler_difference": fsum(differences) / len(differences),
+    }
+
+
+def trajectory_row(step: int, experience: Experience) -> dict[str, Any]:
+    """The trajectory's line in trajectories.jsonl."""
+    trajectory, reference = experience.trajectory, experience.reference_log_probs
+    return {
+        "step": step,
+        "prompt_id": trajectory.prompt_id,
+        "sample": trajectory.sample,
+        "prompt_tokens": trajectory.prompt_tokens,
+        "response_tokens": trajectory.response_tokens,
+        "response": trajectory.response,
+        "finished": trajectory.is_finished,
+        "reward": trajectory.reward,
+        "advantage": experience.advantage,
+        "old_log_probs": experience.old_log_probs.tolist(),
+        "reference_log_probs": None if reference is None else reference.tolist(),
+    }
+
+
+def validation_row(step: int, trajectory: Trajectory) -> dict[str, Any]:
+    """The trajectory's line in validation.jsonl."""
+    return {
+        "step": step,
+        "prompt_id": trajectory.prompt_id,
+        "sample": trajectory.sample,
+        "response_tokens": trajectory.response_tokens,
+        "response": trajectory.response,
+        "finished": trajectory.is_finished,
+        "reward": trajectory.reward,
+    }

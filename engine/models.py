@@ -1,0 +1,232 @@
+"""Models: the policy that is trained, the reference it is held to, and the tokenizer, from a Hugging Face folder.
+
+A model is used in two parts, body and head, so that nobody builds logits where no token is predicted.
+
+Axes: B sequences, T tokens, H hidden, V vocabulary.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from miniverl.engine import lora, prompts
+from miniverl.engine.problem import CannotHere, Problem, WrongCall
+from miniverl.engine.recipe import Dtype
+from miniverl.engine.recipe import Policy as PolicyRecipe
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+DTYPES: dict[Dtype, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+class Model:
+    """A causal language model: `network` is the transformers module, `compute_dtype` what it multiplies in."""
+
+    def __init__(self, network: Any, compute_dtype: torch.dtype) -> None:
+        self.network = network
+        self.compute_dtype = compute_dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.head_VH.device
+
+    @property
+    def head_VH(self) -> Tensor:
+        """The output projection: logits are hidden states times its transpose."""
+        weight: Tensor = self.network.get_output_embeddings().weight
+        return weight
+
+    def hidden_states(self, tokens_BT: Tensor) -> Tensor:
+        """Last hidden states [B, T, H] of rows padded at the right: causal attention meets no padding."""
+        with self.autocast():
+            hidden_BTH: Tensor = self.network.base_model(
+                tokens_BT, use_cache=False
+            ).last_hidden_state
+        return hidden_BTH
+
+    def autocast(self) -> torch.autocast:
+        """Multiplies in `compute_dtype` where the parameters have another type."""
+        return torch.autocast(
+            self.device.type,
+            dtype=self.compute_dtype,
+            enabled=self.compute_dtype != self.head_VH.dtype,
+        )
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that the optimizer changes, by name, in the network's order."""
+        return {name: each for name, each in self.network.named_parameters() if each.requires_grad}
+
+    def num_parameters(self) -> int:
+        """Weights of the model itself; adapters are not counted."""
+        return sum(
+            each.numel()
+            for name, each in self.network.named_parameters()
+            if not name.endswith((".lora_A", ".lora_B"))
+        )
+
+
+Reference = Callable[[], AbstractContextManager[Model]]
+
+
+class Tokenizer(prompts.Tokenizer, Protocol):
+    chat_template: str | None
+    eos_token_id: int
+    pad_token_id: int | None
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
+
+
+def check_folder(folder: Path) -> None:
+    """Raises WrongCall with everything that keeps the folder from being a model we can train.
+
+    To be called before transformers reads it, which would look elsewhere for a missing file.
+    """
+    problems = []
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        problems.append(_problem(folder, "no config.json in this folder"))
+    else:
+        problems += _config_problems(folder, json.loads(config_path.read_text("utf-8")))
+    if not any(folder.glob("*.safetensors")):
+        problems.append(_problem(folder, "no *.safetensors file in this folder"))
+    if not (folder / "tokenizer.json").is_file():
+        problems.append(_problem(folder, "no tokenizer.json in this folder"))
+    if problems:
+        raise WrongCall(problems)
+
+
+def load_policy(recipe: PolicyRecipe, folder: Path, *, adapter_seed: int, device: str) -> Model:
+    """The model in `folder`, ready to be trained. Raises WrongCall for a folder that holds no such model."""
+    network = _load_network(folder, DTYPES[recipe.parameter_dtype], device)
+    if recipe.lora is not None:
+        lora.attach(network, network.get_output_embeddings(), recipe.lora, adapter_seed)
+    if recipe.checkpoints_activations:
+        network.gradient_checkpointing_enable({"use_reentrant": False})
+        network.train()  # transformers checkpoints in this mode only; nothing here has dropout
+    return Model(network, DTYPES[recipe.compute_dtype])
+
+
+def reference_of(policy: Model) -> Reference:
+    """The policy as it was loaded: its adapters off, or a frozen copy of its present weights."""
+    if lora.adapters(policy.network):
+        return lambda: _adapters_off(policy)
+    frozen = Model(copy.deepcopy(policy.network).requires_grad_(False), policy.compute_dtype)
+    return lambda: _always(frozen)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in `folder`. Raises WrongCall where it has no chat template or no end-of-sequence token."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
+    problems = []
+    if tokenizer.chat_template is None:
+        problems.append(_problem(folder, "its tokenizer has no chat template"))
+    if tokenizer.eos_token_id is None:
+        problems.append(_problem(folder, "its tokenizer has no end-of-sequence token"))
+    if problems:
+        raise WrongCall(problems)
+    checked: Tokenizer = tokenizer
+    return checked
+
+
+def end_tokens(tokenizer: Tokenizer, folder: Path) -> tuple[int, ...]:
+    """The tokens that end a response: the tokenizer's, and those of generation_config.json, as vLLM stops."""
+    path = folder / "generation_config.json"
+    named = json.loads(path.read_text("utf-8")).get("eos_token_id", []) if path.exists() else []
+    more = [named] if isinstance(named, int) else named
+    return tuple(sorted({tokenizer.eos_token_id, *more}))
+
+
+def padding_token(tokenizer: Tokenizer) -> int:
+    """What fills rows up. May be a real token: masks come from lengths."""
+    return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+
+def require_device(device: str) -> None:
+    """Raises CannotHere for a CUDA device that this torch cannot use."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise CannotHere(
+            [
+                Problem(
+                    field="device",
+                    value=device,
+                    origin="command line",
+                    reason=f"torch {torch.__version__} sees no CUDA device",
+                    fix="Run with --device cpu, or install the driver and the CUDA build of torch",
+                )
+            ]
+        )
+
+
+def _load_network(folder: Path, dtype: torch.dtype, device: str) -> Any:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    network, loading = loaded
+    problems = [
+        _problem(folder, f"{kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}")
+        for kind in ("missing_keys", "mismatched_keys", "unexpected_keys")
+        if loading[kind]
+    ]
+    if problems:
+        raise WrongCall(problems)
+    return network.to(device).eval()
+
+
+def _config_problems(folder: Path, config: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    architectures = config.get("architectures") or ["none"]
+    if architectures[0] not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        problems.append(
+            _problem(folder, f"its architecture {architectures[0]} is not one of {known}")
+        )
+    if "quantization_config" in config:
+        problems.append(_problem(folder, "its weights are quantised"))
+    if config.get("attention_dropout"):
+        problems.append(_problem(folder, "it has dropout, which would train on unnamed noise"))
+    if config.get("use_sliding_window"):
+        problems.append(_problem(folder, "it attends through a sliding window"))
+    return problems
+
+
+@contextmanager
+def _adapters_off(policy: Model) -> Iterator[Model]:
+    with lora.disabled(policy.network):
+        yield policy
+
+
+@contextmanager
+def _always(model: Model) -> Iterator[Model]:
+    yield model
+
+
+def _problem(folder: Path, reason: str) -> Problem:
+    return Problem(
+        field="model",
+        value=str(folder),
+        origin="bindings",
+        reason=reason,
+        fix="Give the folder of a whole Hugging Face causal language model",
+    )
