@@ -21,21 +21,23 @@ from miniverl.bench import failure
 Role = Literal["straight", "interrupted", "resumed"]
 Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
 Listener = Callable[[Mapping[str, Any]], None]
+Sampler = Callable[[int], Mapping[str, float]]
+"""What a process holds and does now, by name with unit; empty when it is gone."""
 
 WORKER = (sys.executable, "-P", "-m", "miniverl.bench.worker")
 POLL_SECONDS = 0.025
 GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL after a breach
-MEMORY_EVERY_SECONDS = 0.1
+SAMPLE_EVERY_SECONDS = 0.1
 DISK_EVERY_SECONDS = 1.0
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a launch may use before the parent ends it."""
+    """What a launch may use before the parent ends it; `held_bytes` by the name of a sampled reading."""
 
     seconds: float
-    memory_bytes: int
+    held_bytes: Mapping[str, int]
     disk_bytes: int
 
 
@@ -70,9 +72,7 @@ class Launch:
     exit_code: int  # negative: the signal that ended it
     outcome: Outcome
     events: tuple[Mapping[str, Any], ...]
-    peak_memory_bytes: int | None
-    memory_samples: int
-    peak_disk_bytes: int
+    samples: tuple[Mapping[str, float], ...]  # each with its monotonic_seconds
 
     @property
     def seconds(self) -> float:
@@ -83,26 +83,21 @@ def launch(
     folder: Path,
     role: Role,
     *,
-    device: str,
-    threads: int,
-    resume: bool,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
     limits: Limits,
     interruption: Interruption | None,
-    memory_bytes: Callable[[int], int | None],
+    sample: Sampler,
     listen: Listener,
     worker: Sequence[str] = WORKER,
 ) -> Launch:
-    """Run the worker in `folder`, which holds recipe.json and bindings.json, until it ends.
-
-    `memory_bytes` tells what the process of a pid holds now of the memory that the limit is about.
-    """
+    """Run the worker in `folder`, which holds recipe.json and bindings.json, until it ends."""
     for left in ("failure.json", "worker.json"):
         (folder / left).unlink(missing_ok=True)
-    watch = _Watch(folder, limits, interruption, memory_bytes, listen)
-    command = [*worker, str(folder), "--device", device, "--threads", str(threads)]
-    command += ["--parent", str(os.getpid()), *(["--resume"] if resume else [])]
+    watch = _Watch(folder, limits, interruption, sample, listen)
+    command = [*worker, str(folder), *arguments, "--parent", str(os.getpid())]
     created = time.monotonic()
-    with _process_group(command, worker_environment(threads), folder / "worker.log") as child:
+    with _process_group(command, environment, folder / "worker.log") as child:
         try:
             outcome = watch.until_end(child)
         except KeyboardInterrupt:
@@ -119,11 +114,9 @@ def launch(
         interpreter_monotonic=_interpreter_monotonic(folder),
         ended_monotonic=ended,
         exit_code=child.returncode,
-        outcome=outcome or _own_end(child.returncode, folder, watch.peak_memory_bytes),
+        outcome=outcome or _own_end(child.returncode, folder, watch.samples),
         events=tuple(watch.events),
-        peak_memory_bytes=watch.peak_memory_bytes,
-        memory_samples=watch.memory_samples,
-        peak_disk_bytes=max(watch.peak_disk_bytes, folder_bytes(folder)),
+        samples=tuple(watch.samples),
     )
 
 
@@ -135,7 +128,6 @@ def worker_environment(threads: int) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": str(threads),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONHASHSEED": "0",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -182,21 +174,19 @@ class _Watch:
         folder: Path,
         limits: Limits,
         interruption: Interruption | None,
-        memory_bytes: Callable[[int], int | None],
+        sample: Sampler,
         listen: Listener,
     ) -> None:
         self.events: list[Mapping[str, Any]] = []
-        self.peak_memory_bytes: int | None = None
-        self.memory_samples = 0
-        self.peak_disk_bytes = 0
+        self.samples: list[Mapping[str, float]] = []
         self._folder = folder
         self._tail = JournalTail(folder / "journal.jsonl")
         self._limits = limits
         self._interruption = interruption
-        self._memory_bytes = memory_bytes
+        self._sample = sample
         self._listen = listen
         self._kill_monotonic: float | None = None
-        self._memory_due = self._disk_due = 0.0
+        self._sample_due = self._disk_due = 0.0
 
     def until_end(self, child: subprocess.Popen[bytes]) -> Outcome | None:
         """None where the worker ended by itself."""
@@ -232,18 +222,17 @@ class _Watch:
         used_seconds = now - started
         if used_seconds > self._limits.seconds:
             return _exceeded("device_time", used_seconds, self._limits.seconds, "s")
-        if now >= self._memory_due:
-            self._memory_due = now + MEMORY_EVERY_SECONDS
-            held = self._memory_bytes(pid)
-            if held is not None:
-                self.memory_samples += 1
-                self.peak_memory_bytes = max(held, self.peak_memory_bytes or 0)
-                if held > self._limits.memory_bytes:
-                    return _exceeded("memory", held / GIB, self._limits.memory_bytes / GIB, "GiB")
+        if now >= self._sample_due:
+            self._sample_due = now + SAMPLE_EVERY_SECONDS
+            readings = self._sample(pid)
+            if readings:
+                self.samples.append({"monotonic_seconds": now, **readings})
+            for name, limit in self._limits.held_bytes.items():
+                if readings.get(name, 0) > limit:
+                    return _exceeded("memory", readings[name] / GIB, limit / GIB, "GiB")
         if now >= self._disk_due:
             self._disk_due = now + DISK_EVERY_SECONDS
             used = folder_bytes(self._folder)
-            self.peak_disk_bytes = max(used, self.peak_disk_bytes)
             if used > self._limits.disk_bytes:
                 return _exceeded("disk", used / GIB, self._limits.disk_bytes / GIB, "GiB")
         return None
@@ -258,7 +247,7 @@ def _exceeded(what: str, used: float, limit: float, unit: str) -> Outcome:
     )
 
 
-def _own_end(exit_code: int, folder: Path, peak_memory_bytes: int | None) -> Outcome:
+def _own_end(exit_code: int, folder: Path, samples: Sequence[Mapping[str, float]]) -> Outcome:
     """Why a worker that nobody stopped is gone."""
     if exit_code == 0:
         return Outcome(status="finished")
@@ -268,11 +257,12 @@ def _own_end(exit_code: int, folder: Path, peak_memory_bytes: int | None) -> Out
             status="failed", reason_code=told.code, reason=told.reason, problems=told.problems
         )
     if exit_code == -signal.SIGKILL:
-        held = "" if peak_memory_bytes is None else f"; it held {peak_memory_bytes / GIB:.2f} GiB"
+        held_gib = max((one.get("rss_bytes", 0) for one in samples), default=0) / GIB
         return Outcome(
             status="failed",
             reason_code="killed_from_outside",
-            reason="SIGKILL that we did not send: most often the kernel, out of memory" + held,
+            reason="SIGKILL that we did not send: most often it is the kernel, out of memory; "
+            f"the process held {held_gib:.2f} GiB",
         )
     how = f"exit {exit_code}" if exit_code > 0 else signal.Signals(-exit_code).name
     return Outcome(

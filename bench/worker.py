@@ -53,6 +53,7 @@ def _call(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--pool-bytes", type=int, help="the most that CUDA's allocator may reserve")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="die when it does")
     return parser.parse_args(arguments)
 
@@ -68,6 +69,8 @@ def _run(call: argparse.Namespace) -> None:
     # Only now: torch takes seconds to load, and where it cannot load, failure.json has to say so.
     from miniverl.engine import loop
 
+    if call.pool_bytes is not None:
+        _cap_pool(call.device, call.pool_bytes)
     recipe_path: Path = call.folder / "recipe.json"
     bindings = json.loads((call.folder / "bindings.json").read_text("utf-8"))
     validation = bindings["validation"]
@@ -84,6 +87,14 @@ def _run(call: argparse.Namespace) -> None:
         resume=call.resume,
         listen=_ignore,
     )
+
+
+def _cap_pool(device: str, pool_bytes: int) -> None:
+    """Beyond it CUDA's allocator is out of memory, as on a card of that size."""
+    import torch  # loaded by the engine already
+
+    whole_bytes = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, pool_bytes / whole_bytes), device)
 
 
 def _ignore(event: Event) -> None:

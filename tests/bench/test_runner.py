@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from miniverl.bench import runner
+from miniverl.bench import runner, telemetry
 
 PREAMBLE = """
 import json, os, pathlib, signal, subprocess, sys, time
@@ -30,7 +30,7 @@ def sleep_for_ever():
     while True:
         time.sleep(1)
 """
-ROOMY = runner.Limits(seconds=60.0, memory_bytes=1 << 40, disk_bytes=1 << 40)
+ROOMY = runner.Limits(seconds=60.0, held_bytes={}, disk_bytes=1 << 40)
 Run = Callable[..., runner.Launch]
 
 
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Run:
         *,
         limits: runner.Limits = ROOMY,
         interruption: runner.Interruption | None = None,
-        memory_bytes: Callable[[int], int | None] = lambda pid: None,
+        sample: runner.Sampler = lambda pid: {},
         listen: runner.Listener = lambda event: None,
     ) -> runner.Launch:
         folder = tmp_path / "run"
@@ -53,12 +53,11 @@ def run(tmp_path: Path) -> Run:
         return runner.launch(
             folder,
             "straight",
-            device="cpu",
-            threads=1,
-            resume=False,
+            arguments=(),
+            environment=os.environ,
             limits=limits,
             interruption=interruption,
-            memory_bytes=memory_bytes,
+            sample=sample,
             listen=listen,
             worker=(sys.executable, "-I", str(script)),
         )
@@ -75,12 +74,9 @@ def is_alive(pid: int) -> bool:
     return fields[0] not in ("Z", "X")
 
 
-def resident_bytes(pid: int) -> int | None:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def resident(pid: int) -> dict[str, float]:
+    held = telemetry.rss_bytes(pid)
+    return {} if held is None else {"rss_bytes": held}
 
 
 def test_a_run_that_ends_by_itself_is_finished_and_every_event_was_heard_once(run: Run) -> None:
@@ -131,7 +127,7 @@ def test_over_time_a_worker_is_asked_to_stop_and_the_reason_names_the_limit(
     signal.signal(signal.SIGTERM, leave)
     sleep_for_ever()
     """
-    limits = runner.Limits(seconds=0.5, memory_bytes=1 << 40, disk_bytes=1 << 40)
+    limits = runner.Limits(seconds=0.5, held_bytes={}, disk_bytes=1 << 40)
     outcome = run(body, limits=limits).outcome
 
     assert (outcome.status, outcome.reason_code) == ("contract_exceeded", "device_time_exceeded")
@@ -142,7 +138,7 @@ def test_over_time_a_worker_is_asked_to_stop_and_the_reason_names_the_limit(
 
 def test_a_worker_deaf_to_the_request_is_killed_after_the_grace(run: Run) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN); sleep_for_ever()"
-    limits = runner.Limits(seconds=0.5, memory_bytes=1 << 40, disk_bytes=1 << 40)
+    limits = runner.Limits(seconds=0.5, held_bytes={}, disk_bytes=1 << 40)
     seen = run(body, limits=limits)
 
     assert seen.outcome.status == "contract_exceeded"
@@ -150,25 +146,24 @@ def test_a_worker_deaf_to_the_request_is_killed_after_the_grace(run: Run) -> Non
     assert seen.seconds >= runner.GRACE_SECONDS
 
 
-def test_over_memory_the_launch_ends_and_its_peak_is_kept(run: Run) -> None:
-    limits = runner.Limits(seconds=60.0, memory_bytes=100 << 20, disk_bytes=1 << 40)
-    seen = run(
-        "held = bytearray(os.urandom(1 << 20)) * 200; sleep_for_ever()",
-        limits=limits,
-        memory_bytes=resident_bytes,
-    )
+def test_over_memory_the_launch_ends_and_its_samples_are_kept(run: Run) -> None:
+    limits = runner.Limits(seconds=60.0, held_bytes={"rss_bytes": 100 << 20}, disk_bytes=1 << 40)
+    body = "held = bytearray(os.urandom(1 << 20)) * 200; sleep_for_ever()"
+    seen = run(body, limits=limits, sample=resident)
 
     assert seen.outcome.reason_code == "memory_exceeded"
-    assert seen.peak_memory_bytes is not None
-    assert seen.peak_memory_bytes > 100 << 20
+    assert max(sample["rss_bytes"] for sample in seen.samples) > 100 << 20
+    assert all(
+        seen.created_monotonic < sample["monotonic_seconds"] < seen.ended_monotonic
+        for sample in seen.samples
+    )
 
 
 def test_over_disk_the_launch_ends(run: Run) -> None:
-    limits = runner.Limits(seconds=60.0, memory_bytes=1 << 40, disk_bytes=1 << 20)
+    limits = runner.Limits(seconds=60.0, held_bytes={}, disk_bytes=1 << 20)
     seen = run("(folder / 'big').write_bytes(bytes(2 << 20)); sleep_for_ever()", limits=limits)
 
     assert seen.outcome.reason_code == "disk_exceeded"
-    assert seen.peak_disk_bytes >= 2 << 20
 
 
 def test_a_crash_without_a_word_is_failed_and_names_the_exit(run: Run) -> None:

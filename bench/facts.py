@@ -1,0 +1,217 @@
+"""What a record states and does not derive: how the workload was to be run, where, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from miniverl.bench import entry, environment, measure
+from miniverl.bench.comparability import sha256_of
+from miniverl.bench.gpu import Chosen, Found
+from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, pin
+from miniverl.bench.resume import ResumeCheck
+from miniverl.bench.runner import Interruption, Outcome
+from miniverl.bench.stack import Stack
+from miniverl.bench.workload import Workload
+from miniverl.compiler.lower import Compiled
+from miniverl.engine import recipe as recipes
+from miniverl.engine.recipe import Recipe
+
+_LONGEST_TEXT = 2000  # of a reason or message, in schemas/record-v2.json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """A workload made ready for this machine. `interruption` None: resume is not checked."""
+
+    workload: Workload
+    seed: int
+    launches: int
+    found: Found
+    chosen: Chosen
+    stack: Stack
+    compiled: Compiled
+    recipe: Recipe
+    environment: Mapping[str, str]
+    interruption: Interruption | None
+    folder: Path
+
+    @property
+    def straight(self) -> Path:
+        """The run folder of the first straight launch."""
+        return self.folder / "straight"
+
+    @property
+    def record_class(self) -> str:
+        if not self.chosen.is_official or not self.stack.matches:
+            return "unofficial"
+        return "reference" if self.seed == self.workload.seed else "modified"
+
+
+@dataclass(kw_only=True, slots=True)
+class Ran:
+    """What came of a plan so far. `outcome` is why it did not go on; None where all went as planned."""
+
+    launches: list[dict[str, Any]] = field(default_factory=list)
+    outcome: Outcome | None = None
+    resume: ResumeCheck | None = None
+    kill_delay_seconds: float | None = None
+    warnings: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
+    """Every field of a record that is not derived from others."""
+    checkout, report = environment.checkout(), plan.compiled.report
+    outcome, profile = ran.outcome, plan.chosen.profile
+    return {
+        "class": plan.record_class,
+        "status": "measured" if outcome is None else outcome.status,
+        "reason_code": outcome and outcome.reason_code,
+        "reason": outcome and _cut(outcome.reason or outcome.status),
+        "measured_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "miniverl_version": version("miniverl"),
+        "source_commit": checkout.commit,
+        "source_dirty": checkout.is_dirty,
+        "workload_driver_sha256": environment.code_sha256(),
+        "workload": _workload(plan),
+        "profile": report["profile"],
+        "profile_identity": dict(report["profile_identity"]),
+        "verl": {**report["source_verl"], "distributed_execution_tested": False},
+        "models": {"policy": _model(plan.workload.bindings.model)},
+        "inputs": [entry.input_of(name) for name in input_pins(plan.workload, report)],
+        "recipe": {
+            "compiled": recipes.to_dict(plan.recipe),
+            "source_config_sha256": report["source_config_sha256"],
+            "report_sha256": sha256_of(report),
+            "prompts_available": _rows(plan.workload.bindings.train),
+        },
+        "hardware": environment.hardware(profile.device, plan.chosen.card, plan.found),
+        "environment": environment.environment(plan.stack, profile.threads, plan.environment),
+        "launches": ran.launches,
+        "resource_contract": _contract(plan),
+        "resume": _resume(plan, ran),
+        "determinism": {
+            "same_process": "not_measured",
+            "new_process": _new_process(ran),
+            "batch_invariant": "not_measured",
+        },
+        "artifacts": measure.artifacts(plan.straight, plan.folder),
+        "findings": _findings(plan, ran),
+        "scientific_scope": {
+            "algorithm_comparison": False,
+            "runtime_correctness_only": True,
+            "task_quality_evaluated": False,
+        },
+    }
+
+
+def input_pins(chosen: Workload, report: Mapping[str, Any]) -> Sequence[str]:
+    """The names of every pin that the workload takes, upstream's config tree first."""
+    return (f"verl-{report['source_verl']['tag'].removeprefix('v')}", *chosen.pins)
+
+
+def _workload(plan: Plan) -> dict[str, Any]:
+    chosen = plan.workload
+    return {
+        "name": chosen.name,
+        "title": chosen.title,
+        "version": chosen.version,
+        "version_sha256": chosen.sha256,
+        "seed": plan.seed,
+        "warmup_steps": chosen.warmup_steps,
+        "interrupt_after_update": chosen.interrupt_after_update,
+        "launches": plan.launches,
+        "checks_resume": chosen.checks_resume,
+    }
+
+
+def _model(name: str) -> dict[str, Any]:
+    chosen = pin(name)
+    assert isinstance(chosen, GgufPin | HubPin), f"{name} is no model"
+    return {
+        "pin": name,
+        "source": entry.source_of(chosen),
+        "revision": chosen.revision if isinstance(chosen, HubPin) else None,
+        "licence": chosen.licence,
+        "quantization": None,
+    }
+
+
+def _rows(reference: str) -> int:
+    name, _, split = reference.partition("/")
+    chosen = pin(name)
+    assert isinstance(chosen, GeneratedPin), f"{name} is no data"
+    return chosen.splits[split].rows
+
+
+def _contract(plan: Plan) -> dict[str, Any]:
+    """A limit on memory that this device does not have is not supported."""
+    contract, is_gpu = plan.workload.contract, plan.chosen.profile.device == "cuda"
+    return {
+        "device_hour_limit": contract.device_hours,
+        "peak_reserved_limit_gib": contract.peak_reserved_gib if is_gpu else measure.NOT_SUPPORTED,
+        "peak_rss_limit_gib": measure.NOT_SUPPORTED if is_gpu else contract.peak_rss_gib,
+        "disk_limit_gib": contract.disk_gib,
+    }
+
+
+def _resume(plan: Plan, ran: Ran) -> dict[str, Any]:
+    delay = ran.kill_delay_seconds
+    stated = {"kill_delay_seconds": measure.NOT_MEASURED if delay is None else round(delay, 6)}
+    if ran.resume is None:
+        planned = plan.interruption is not None
+        reason = "The launches that it takes did not end as planned" if planned else _NOT_PLANNED
+        return stated | {
+            "status": "not_checked",
+            "reason": reason,
+            "differing_files": [],
+            "first_difference": None,
+        }
+    first = ran.resume.first_difference
+    return stated | {
+        "status": ran.resume.status,
+        "reason": None,
+        "differing_files": list(ran.resume.differing),
+        "first_difference": first
+        and {"file": first.file, "byte": first.byte, "place": first.place},
+    }
+
+
+_NOT_PLANNED = "The workload does not ask for it"
+
+
+def _new_process(ran: Ran) -> str:
+    """Equal bytes from different processes: of straight launches, or of a straight and a resumed run."""
+    outputs = [
+        each["outputs"] for each in ran.launches if each["role"] == "straight" and each["outputs"]
+    ]
+    if any(other != outputs[0] for other in outputs[1:]):
+        return "failed"
+    is_exact = ran.resume is not None and ran.resume.status == "exact_match"
+    return "proven" if len(outputs) > 1 or is_exact else "not_measured"
+
+
+def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:
+    findings = [_finding("compiler", "info", text) for text in plan.compiled.warnings]
+    if plan.chosen.note:
+        findings.append(_finding("device", "warning", plan.chosen.note))
+    if plan.stack.matches is None:
+        message = f"There is no lock of the {plan.stack.name} stack here: nothing was verified"
+        findings.append(_finding("no_lock", "warning", message))
+    if plan.stack.differences:
+        packages = ", ".join(map(str, plan.stack.differences))
+        message = f"Differs from the {plan.stack.name} lock: {packages}"
+        findings.append(_finding("stack_differs", "warning", message))
+    seen = {(event["code"], event["message"]) for event in ran.warnings}
+    findings += [_finding(code, "warning", message) for code, message in sorted(seen)]
+    return findings
+
+
+def _finding(code: str, severity: str, message: str) -> dict[str, str]:
+    return {"code": code, "severity": severity, "message": _cut(message)}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."

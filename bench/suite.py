@@ -1,0 +1,297 @@
+"""One workload from end to end: inputs fetched, launch compiled, runs made and compared, record written.
+
+Everything goes into one new folder below `out`. A run that fails, breaks its contract or is stopped leaves a
+record too, which says so.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from miniverl.bench import doctor, fetch, gpu, measure, record, runner, sampling, stack, validate
+from miniverl.bench.exits import Exit
+from miniverl.bench.facts import Plan, Ran, facts
+from miniverl.bench.live import Live
+from miniverl.bench.resume import compare_runs
+from miniverl.bench.runner import GIB, Interruption, Launch, Limits, Outcome, Role, Sampler
+from miniverl.bench.workload import Workload, compile_arguments, workload
+from miniverl.compiler.lower import Compiled, compile_launch
+from miniverl.compiler.source import Override
+from miniverl.compiler.upstream import Progress
+from miniverl.engine import recipe as recipes
+from miniverl.engine.problem import Refused
+
+Write = Callable[[str], None]
+
+# CUDA's context, its libraries and graphs: what a process holds of a card beside the allocator's pool.
+_BESIDE_THE_POOL_GIB = 2.0
+_STOPPED = Outcome(status="interrupted", reason_code="interrupted", reason="Stopped by the user")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """None: as the workload, or the machine, has it."""
+
+    workload: str
+    gpu: str | None
+    as_is: bool
+    launches: int | None
+    seed: int | None
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    record: Mapping[str, Any]
+    path: Path
+
+    @property
+    def exit(self) -> Exit:
+        status, resume = self.record["status"], self.record["resume"]["status"]
+        if status == "interrupted":
+            return Exit.INTERRUPTED
+        if self.record["reason_code"] == "cannot_here":
+            return Exit.CANNOT_HERE
+        return Exit.DONE if status == "measured" and resume != "mismatch" else Exit.NO
+
+
+def bench(request: Request, write: Write, progress: Progress) -> Measured:
+    """Measure the workload; `write` gets a line for people now and then.
+
+    Raises WrongCall, Refused or CannotHere where nothing could be launched.
+    """
+    plan = prepare(request, progress)
+    write(f"{plan.workload.name} on {plan.chosen.profile.title}: {plan.workload.title}")
+    if plan.chosen.note:
+        write(plan.chosen.note)
+    _write_inputs(plan, plan.folder)
+    ran = execute(plan, write)
+    complete = _complete(plan, ran)
+    path = plan.folder / "record.json"
+    record.write(complete, path)
+    record.write(complete, plan.folder.parent / "latest.json")
+    return Measured(record=complete, path=path)
+
+
+def prepare(request: Request, progress: Progress) -> Plan:
+    """Everything that a launch needs, or everything that stands in its way."""
+    chosen_workload, found = workload(request.workload), gpu.detect()
+    chosen = gpu.choose(request.gpu, request.as_is, found)
+    asked = chosen.profile.stack
+    running = doctor.running_stack(found) if asked is None else stack.stack_of(asked)
+    if not request.as_is:
+        stack.require(running)
+    seed = chosen_workload.seed if request.seed is None else request.seed
+    compiled = compile_workload(chosen_workload, seed, (), progress)
+    if compiled.problems:
+        raise Refused(compiled.problems)
+    assert compiled.recipe is not None, f"a workload binds all it needs: {compiled.execution}"
+    started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = request.out / "bench" / chosen_workload.name / chosen.profile.name
+    return Plan(
+        workload=chosen_workload,
+        seed=seed,
+        launches=request.launches or chosen_workload.launches,
+        found=found,
+        chosen=chosen,
+        stack=running,
+        compiled=compiled,
+        recipe=compiled.recipe,
+        environment=_environment(chosen),
+        interruption=_interruption(chosen_workload, seed),
+        folder=folder / f"{started}-{compiled.recipe.sha256[:8]}",
+    )
+
+
+def compile_workload(
+    chosen: Workload, seed: int | None, overrides: Sequence[str], progress: Progress
+) -> Compiled:
+    """The workload's launch with `overrides` on top, bound to the inputs that it pins."""
+    folders = fetch.fetch(chosen.pins, progress)
+    arguments = compile_arguments(chosen, seed, folders)
+    stated = [
+        Override(text, f"workload {chosen.name}, override {number}")
+        for number, text in enumerate(arguments.overrides, 1)
+    ]
+    return compile_launch(
+        f"launch:{arguments.launch}",
+        [*stated, *(Override(text, f"override {n}") for n, text in enumerate(overrides, 1))],
+        bindings=arguments.bindings,
+        progress=progress,
+    )
+
+
+def execute(plan: Plan, write: Write) -> Ran:
+    """The plan's launches, one after the other, as long as each ends as planned."""
+    ran = Ran()
+    try:
+        with sampling.sampler(plan.chosen.card) as sample:
+            for number in range(1, plan.launches + 1):
+                folder = plan.straight if number == 1 else plan.folder / f"straight-{number}"
+                _launch(plan, ran, "straight", folder, sample, write)
+                if ran.outcome is not None:
+                    return ran
+            if plan.interruption is not None:
+                _check_resume(plan, ran, plan.interruption, sample, write)
+    except KeyboardInterrupt:
+        ran.outcome = _STOPPED
+    return ran
+
+
+def _check_resume(
+    plan: Plan, ran: Ran, interruption: Interruption, sample: Sampler, write: Write
+) -> None:
+    folder = plan.folder / "resumed"
+    killed = _launch(plan, ran, "interrupted", folder, sample, write)
+    if ran.outcome is not None:
+        return
+    step = next(
+        event
+        for event in killed.events
+        if event["event"] == "step_finished" and event["step"] == interruption.after_step
+    )
+    ran.kill_delay_seconds = interruption.step_share * step["seconds"]
+    _launch(plan, ran, "resumed", folder, sample, write)
+    if ran.outcome is not None:
+        return
+    ran.resume = compare_runs(plan.straight, folder)
+    difference = ran.resume.first_difference
+    write("the resumed run equals the straight one byte for byte" if difference is None else "")
+    if difference is not None:
+        write(f"the resumed run differs from the straight one: {difference}")
+
+
+def _launch(
+    plan: Plan, ran: Ran, role: Role, folder: Path, sample: Sampler, write: Write
+) -> Launch:
+    """Run one process, and measure it before another one writes to the folder."""
+    ordinal = len(ran.launches) + 1
+    write(f"launch {ordinal}, {role}: {folder}")
+    if role != "resumed":
+        _write_inputs(plan, folder)
+    seen = runner.launch(
+        folder,
+        role,
+        arguments=_worker_arguments(plan, is_resumed=role == "resumed"),
+        environment=plan.environment,
+        limits=_limits(plan),
+        interruption=plan.interruption if role == "interrupted" else None,
+        sample=sample,
+        listen=Live(write),
+    )
+    ran.outcome = _departure(seen)
+    ran.warnings += [event for event in seen.events if event["event"] == "warned"]
+    ran.launches.append(_measured(plan, seen, ran.outcome, ordinal))
+    return seen
+
+
+def _departure(seen: Launch) -> Outcome | None:
+    """How the launch departed from the plan; None where it did not."""
+    if seen.role == "interrupted":
+        if seen.outcome.status == "killed":
+            return None
+        if seen.outcome.status == "finished":
+            return Outcome(
+                status="failed",
+                reason_code="not_interrupted",
+                reason="The run that was to be killed ended before its time came",
+            )
+    return None if seen.outcome.status == "finished" else seen.outcome
+
+
+def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -> dict[str, Any]:
+    is_finished = any(event["event"] == "run_finished" for event in seen.events)
+    peaks = [each["peak_rss_bytes"] for each in seen.samples if "peak_rss_bytes" in each]
+    samples = [
+        {name: value for name, value in each.items() if name != "peak_rss_bytes"}
+        for each in seen.samples
+    ]
+    failure = None
+    if outcome is not None and not is_finished:
+        failure = (outcome.reason_code or outcome.status, (outcome.reason or outcome.status)[:2000])
+    return measure.launch(
+        seen.folder,
+        role=seen.role,
+        ordinal=ordinal,
+        pid=seen.pid,
+        created_monotonic=seen.created_monotonic,
+        interpreter_monotonic=seen.interpreter_monotonic,
+        ended_monotonic=seen.ended_monotonic,
+        exit_code=seen.exit_code,
+        failure=failure,
+        warmup_steps=plan.workload.warmup_steps,
+        peak_bytes={"rss": int(max(peaks))} if peaks else {},
+        samples=samples,
+        telemetry_reasons=sampling.doubts(samples),
+    )
+
+
+def _complete(plan: Plan, ran: Ran) -> dict[str, Any]:
+    """The record, valid. A limit can be broken between two samples: only the derived peaks show it then."""
+    complete = record.complete(facts(plan, ran))
+    broken = [name for name, kept in complete["resource_contract"].items() if kept is False]
+    if broken and ran.outcome is None:
+        ran.outcome = Outcome(
+            status="contract_exceeded",
+            reason_code="limit_exceeded",
+            reason=f"Not within its limit: {', '.join(broken)}",
+        )
+        complete = record.complete(facts(plan, ran))
+    problems = validate.validate(complete)
+    assert not problems, "our own record is not valid:\n" + "\n".join(map(str, problems))
+    return complete
+
+
+def _write_inputs(plan: Plan, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    paths = {
+        name: None if path is None else str(path) for name, path in plan.compiled.paths.items()
+    }
+    record.write(recipes.to_dict(plan.recipe), folder / "recipe.json")
+    record.write(paths, folder / "bindings.json")
+    record.write(plan.compiled.report, folder / "report.json")
+
+
+def _interruption(chosen: Workload, seed: int) -> Interruption | None:
+    """The kill comes at any moment of the step that follows, drawn from the seed."""
+    if chosen.interrupt_after_update is None:
+        return None
+    share = random.Random(f"interruption {seed}").random()
+    return Interruption(after_step=chosen.interrupt_after_update, step_share=share)
+
+
+def _environment(chosen: gpu.Chosen) -> dict[str, str]:
+    """Only the chosen card is visible to the worker, by the number that the driver gives it."""
+    variables = runner.worker_environment(chosen.profile.threads)
+    if chosen.card is None:
+        return variables
+    return variables | {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": str(chosen.card.index),
+    }
+
+
+def _limits(plan: Plan) -> Limits:
+    """On a GPU the worker caps its own pool; the driver counts context and libraries of the process too."""
+    contract = plan.workload.contract
+    if plan.chosen.card is None:
+        held = {"peak_rss_bytes": contract.peak_rss_gib}
+    else:
+        held = {"process_bytes": contract.peak_reserved_gib + _BESIDE_THE_POOL_GIB}
+    return Limits(
+        seconds=contract.device_hours * 3600,
+        held_bytes={name: int(limit * GIB) for name, limit in held.items()},
+        disk_bytes=int(contract.disk_gib * GIB),
+    )
+
+
+def _worker_arguments(plan: Plan, *, is_resumed: bool) -> list[str]:
+    profile = plan.chosen.profile
+    arguments = ["--device", profile.device, "--threads", str(profile.threads)]
+    if plan.chosen.card is not None:
+        pool_bytes = int(plan.workload.contract.peak_reserved_gib * GIB)
+        arguments += ["--pool-bytes", str(pool_bytes)]
+    return [*arguments, "--resume"] if is_resumed else arguments
