@@ -112,8 +112,11 @@ def _lowered_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
         elif finding.classification is Class.DISTRIBUTED:
             if type(finding.value) is int and finding.value > 1 and finding.origin != "default":
                 yield _lowering("distributed_only", finding.field, finding.value, 1)
-        elif finding.target and finding.warning and finding.lowered != finding.value:
+        elif finding.warning and finding.target and finding.classification in _RUN_OTHERWISE:
             yield _lowering("local_value", finding.field, finding.value, finding.lowered)
+
+
+_RUN_OTHERWISE = frozenset({Class.CONFORMANT, Class.LOWERED})
 
 
 def _lowering(kind: str, field: str, source_value: Any, local_value: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from miniverl.compiler.rule import (
 )
 from miniverl.compiler.rules.limits import is_whole, truth, whole
 from miniverl.compiler.rules.repeated import off
+from miniverl.compiler.rules.switches import validates
 
 TORCH_DEFAULT_SEED = 67280421310721  # of a torch.Generator that nobody seeds
 _LARGEST_SEED = 2**53 - 1  # whole numbers beyond are not the same in every JSON reader
@@ -46,7 +47,7 @@ def _files(name: str, target: str) -> Rule:
             reason="bound to rows on this machine, which the recipe names by content",
             label=target,
             target=target,
-            lowered=context.bindings[name],
+            lowered=context.bindings[name] if name == "train" or validates(context) else None,
         )
 
     return Rule(f"data.{'train' if name == 'train' else 'val'}_files", judge)

@@ -183,6 +183,7 @@ def test_a_launch_without_validation_files_validates_nothing(compiled, bound):
 
 def test_a_launch_that_never_validates_needs_no_rows_for_it(compiled, bound):
     never = {"trainer.test_freq": -1, "trainer.val_before_train": False}
+    assert compiled(never).recipe.data.validation_sha256 is None
     result = compiled(never, bindings=replace(bound, validation=None))
     assert result.execution == {"status": "executable"}
     assert result.recipe.validation is None
