@@ -119,11 +119,15 @@ def test_changed_rows_in_the_package_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_fails_on_the_way_leaves_nothing(tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-    with pytest.raises(Refused), cache.locked(entry), cache.arriving(entry) as folder:
+    with pytest.raises(Refused):
+        _fill_and_fail(tmp_path / "entry")
+    assert [path.name for path in tmp_path.iterdir()] == [".entry.lock"]
+
+
+def _fill_and_fail(entry: Path) -> None:
+    with cache.locked(entry), cache.arriving(entry) as folder:
         (folder / "half").write_text("half")
         raise Refused([cache.wrong_digest(folder / "half", "a", "b")])
-    assert [path.name for path in tmp_path.iterdir()] == [".entry.lock"]
 
 
 KILLED = """

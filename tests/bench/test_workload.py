@@ -181,5 +181,5 @@ def test_a_run_of_unknown_length_is_refused(plain: dict[str, Any]) -> None:
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(WrongCall, match="Did you mean smollm2-grpo-ci?"):
+    with pytest.raises(WrongCall, match="Did you mean smollm2-grpo-ci"):
         workload("smollm2-grpo-ic")
