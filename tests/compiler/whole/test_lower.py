@@ -1,5 +1,7 @@
 """From the judged launch to a recipe: what is accepted, what is missing, and what every change does."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -251,3 +253,16 @@ def test_a_compiled_source_says_where_its_files_lie(change, bound):
         "train": "bound/train.parquet",
         "validation": "bound/test.parquet",
     }
+
+
+def test_compiling_loads_neither_torch_nor_arrow_nor_hydra():
+    program = (
+        "import sys\n"
+        "from miniverl.compiler.lower import compile_launch\n"
+        "compile_launch('launch:grpo', [])\n"
+        "print(sorted({'torch', 'pyarrow', 'hydra', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
