@@ -16,6 +16,7 @@ import rfc8785
 
 from miniverl.bench.document import build, load
 from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, pins
+from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Dtype
@@ -93,10 +94,10 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompileArguments:
-    """What the compiler is called with: overrides on top of the launch's, and name=value bindings."""
+    """What compiler.lower.compile_launch is called with: overrides on top of the launch's, and bindings."""
 
-    launch: str
-    overrides: tuple[str, ...]
+    source: str
+    overrides: tuple[sources.Override, ...]
     bindings: tuple[str, ...]
 
 
@@ -141,12 +142,13 @@ def compile_arguments(
 ) -> CompileArguments:
     """What compiles `chosen`. `folders` is what `fetch(chosen.pins)` returned; no `seed` is the workload's own."""
     value = chosen.seed if seed is None else seed
-    seeds = [f"{field}={value}" for field in chosen.seed_overrides]
+    stated = [(override.set, "workload") for override in chosen.overrides]
+    stated += [(f"{field}={value}", "seed of workload") for field in chosen.seed_overrides]
     bound = chosen.bindings
     validation = "none" if bound.validation is None else _parquet(bound.validation, folders)
     return CompileArguments(
-        launch=chosen.launch,
-        overrides=(*(override.set for override in chosen.overrides), *seeds),
+        source=f"launch:{chosen.launch}",
+        overrides=tuple(sources.Override(text, f"{where} {chosen.name}") for text, where in stated),
         bindings=(
             f"model={folders[bound.model]}",
             f"train={_parquet(bound.train, folders)}",

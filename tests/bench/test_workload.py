@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from miniverl.bench.document import load
+from miniverl.bench.fetch import fetch
 from miniverl.bench.workload import compile_arguments, names, parse, workload
-from miniverl.compiler.source import compose, launch, numbered
+from miniverl.compiler.lower import compile_launch
+from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import WrongCall
 
 FOLDERS = {"smollm2-135m-instruct": Path("/model"), "chain-sum": Path("/rows")}
@@ -38,19 +40,19 @@ def test_every_document_is_valid_and_named_as_its_file() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_upstream_composes_the_launch_with_every_override(name: str) -> None:
+def test_the_compiler_accepts_the_launch_with_every_override(name: str) -> None:
     chosen = workload(name)
-    arguments = compile_arguments(chosen, 7, FOLDERS)
-    official = launch(arguments.launch)
-    source = compose(
-        official.config_name,
-        [*numbered(official.overrides, "launch"), *numbered(arguments.overrides, "workload")],
-        version=official.verl.removeprefix("v"),
-    )
-    fields = [override.partition("=")[0] for override in arguments.overrides]
-    assert len(set(fields)) == len(fields)
-    assert all(source.origins[field].startswith("workload ") for field in fields)
-    assert {source.leaves[field] for field in chosen.seed_overrides} == {7}
+    arguments = compile_arguments(chosen, 7, fetch(chosen.pins, quiet))
+    compiled = compile_launch(arguments.source, arguments.overrides, bindings=arguments.bindings)
+    assert (compiled.status, compiled.problems) == ("accepted", ())
+    assert compiled.recipe is not None
+    assert compiled.recipe.steps.num_steps == chosen.num_steps
+    seeds = compiled.recipe.seeds
+    assert (seeds.data, seeds.sampling, seeds.parameters) == (7, 7, 7)
+    stated = [override.key for override in arguments.overrides]
+    origins = {finding.field: finding.origin for finding in compiled.findings}
+    assert len(set(stated)) == len(stated)
+    assert all(f"workload {name}" in origins[field] for field in stated)
 
 
 def test_the_default_workload_has_the_published_size(plain: dict[str, Any]) -> None:
@@ -87,7 +89,7 @@ def test_the_seed_of_the_call_replaces_the_workloads_own() -> None:
     chosen = workload("smollm2-grpo")
     own = compile_arguments(chosen, None, FOLDERS).overrides
     other = compile_arguments(chosen, 5, FOLDERS).overrides
-    changed = [(a, b) for a, b in zip(own, other, strict=True) if a != b]
+    changed = [(a.text, b.text) for a, b in zip(own, other, strict=True) if a != b]
     assert changed == [(f"{field}=1", f"{field}=5") for field in chosen.seed_overrides]
 
 
