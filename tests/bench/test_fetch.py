@@ -15,7 +15,7 @@ from miniverl.bench.fetch import check, fetch
 from miniverl.bench.pin import GeneratedPin, pin
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.digest import rows_sha256
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 
 
 @pytest.fixture
@@ -103,6 +103,16 @@ def test_an_unknown_name_fetches_nothing(empty_cache: Path) -> None:
     with pytest.raises(WrongCall, match="Did you mean chain-sum"):
         fetch(["chain-sum", "chain-sun"], quiet)
     assert not empty_cache.exists()
+
+
+def test_a_missing_library_is_named(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "miniverl.bench.prompts")
+    with pytest.raises(CannotHere) as caught:
+        fetch(["chain-sum"], quiet)
+    (problem,) = caught.value.problems
+    assert problem.reason == "fetching it needs pyarrow, which is not installed"
+    assert problem.fix == "Run make setup"
 
 
 def test_changed_rows_in_the_package_are_refused(tmp_path: Path) -> None:
