@@ -107,11 +107,8 @@ def schema_problems(record: Json, origin: str) -> list[Problem]:
             )
         ]
     errors = sorted(_validator(version).iter_errors(record), key=lambda e: list(map(str, e.path)))
-    return [
-        Problem(field=field, value=value, origin=origin, reason=reason, fix=_MEASURE_AGAIN)
-        for error in errors
-        for field, value, reason in _told(error)
-    ]
+    told = dict.fromkeys(mistake for error in errors for mistake in _told(error))
+    return [_problem(field, value, origin, reason) for field, value, reason in told]
 
 
 def seal_problems(record: Json, origin: str) -> list[Problem]:

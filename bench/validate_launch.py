@@ -150,7 +150,7 @@ def _step_numbers(launch: Json, warmup_steps: int) -> Iterator[Mistake]:
 
 
 def _step_times(step: Json) -> Iterator[Mistake]:
-    """Phases lie within their step; those of an ended step take no longer than it."""
+    """Phases lie within their step or after it (a checkpoint); together they take no longer than it."""
     start = step["started_at_seconds"]
     for name, phase in step["phases"].items():
         if phase["at_seconds"] - phase["seconds"] < start - _CLOCK_SLACK_SECONDS:
@@ -158,11 +158,22 @@ def _step_times(step: Json) -> Iterator[Mistake]:
             yield pointer("phases", name, "seconds"), phase["seconds"], reason
     if not is_number(step["seconds"]):
         return
-    end = start + step["seconds"] + _CLOCK_SLACK_SECONDS
-    inside = [phase for phase in step["phases"].values() if phase["at_seconds"] <= end]
-    total = math.fsum(phase["seconds"] for phase in inside)
-    if total > step["seconds"] + _CLOCK_SLACK_SECONDS:
-        yield "/seconds", step["seconds"], f"its phases take {total:.6f}"
+    end = start + step["seconds"]
+    for name, phase in step["phases"].items():
+        began = phase["at_seconds"] - phase["seconds"]
+        if began < end - _CLOCK_SLACK_SECONDS and phase["at_seconds"] > end + _CLOCK_SLACK_SECONDS:
+            yield (
+                "/seconds",
+                step["seconds"],
+                f"its {name} ended at {phase['at_seconds']}, not {end}",
+            )
+    inside = [
+        phase["seconds"]
+        for phase in step["phases"].values()
+        if phase["at_seconds"] <= end + _CLOCK_SLACK_SECONDS
+    ]
+    if math.fsum(inside) > step["seconds"] + _CLOCK_SLACK_SECONDS:
+        yield "/seconds", step["seconds"], f"its phases take {math.fsum(inside):.6f}"
 
 
 def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
