@@ -6,6 +6,7 @@ The one place that turns Problems into text. Loads nothing but click: `miniverl 
 import functools
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,10 @@ import click
 from miniverl.bench import failure
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import CannotHere, Problem, Problems
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON on stdout.")
 
 _SHOWN_CHARACTERS = 160
 

@@ -11,7 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import doctor, fetch, gpu, measure, record, runner, sampling, stack, validate
+from miniverl.bench import (
+    doctor,
+    fetch,
+    gpu,
+    record,
+    runner,
+    sampling,
+    site,
+    stack,
+    validate,
+)
+from miniverl.bench import measure as measuring
 from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan, Ran, facts
 from miniverl.bench.live import Live
@@ -24,6 +35,7 @@ from miniverl.compiler.upstream import Progress
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Refused
 
+LATEST = "latest.json"  # beside a workload's record folders: a copy of the last one
 Write = Callable[[str], None]
 
 # CUDA's context, its libraries and graphs: what a process holds of a card beside the allocator's pool.
@@ -57,13 +69,19 @@ class Measured:
             return Exit.CANNOT_HERE
         return Exit.DONE if status == "measured" and resume != "mismatch" else Exit.NO
 
+    @property
+    def sentence(self) -> str:
+        """Why it is not as it should be."""
+        name, reason = self.record["workload"]["name"], self.record["reason"]
+        if reason is not None:
+            return f"{name}: {reason.rstrip('.')}."
+        first = self.record["resume"]["first_difference"]
+        place = f"{first['file']}, byte {first['byte']} ({first['place']})"
+        return f"{name}: the resumed run differs from the straight one, first in {place}."
 
-def bench(request: Request, write: Write, progress: Progress) -> Measured:
-    """Measure the workload; `write` gets a line for people now and then.
 
-    Raises WrongCall, Refused or CannotHere where nothing could be launched.
-    """
-    plan = prepare(request, progress)
+def measure(plan: Plan, write: Write) -> Measured:
+    """Make the plan's launches and the record of them; `write` gets a line for people now and then."""
     write(f"{plan.workload.name} on {plan.chosen.profile.title}: {plan.workload.title}")
     if plan.chosen.note:
         write(plan.chosen.note)
@@ -72,12 +90,15 @@ def bench(request: Request, write: Write, progress: Progress) -> Measured:
     complete = _complete(plan, ran)
     path = plan.folder / "record.json"
     record.write(complete, path)
-    record.write(complete, plan.folder.parent / "latest.json")
+    record.write(complete, plan.folder.parent / LATEST)
     return Measured(record=complete, path=path)
 
 
 def prepare(request: Request, progress: Progress) -> Plan:
-    """Everything that a launch needs, or everything that stands in its way."""
+    """Everything that a launch needs.
+
+    Raises WrongCall, Refused or CannotHere with what stands in its way.
+    """
     chosen_workload, found = workload(request.workload), gpu.detect()
     chosen = gpu.choose(request.gpu, request.as_is, found)
     asked = chosen.profile.stack
@@ -112,16 +133,21 @@ def compile_workload(
     """The workload's launch with `overrides` on top, bound to the inputs that it pins."""
     folders = fetch.fetch(chosen.pins, progress)
     arguments = compile_arguments(chosen, seed, folders)
-    stated = [
-        Override(text, f"workload {chosen.name}, override {number}")
-        for number, text in enumerate(arguments.overrides, 1)
-    ]
+    on_top = [Override(text, f"override {number}") for number, text in enumerate(overrides, 1)]
     return compile_launch(
-        f"launch:{arguments.launch}",
-        [*stated, *(Override(text, f"override {n}") for n, text in enumerate(overrides, 1))],
+        arguments.source,
+        [*arguments.overrides, *on_top],
         bindings=arguments.bindings,
         progress=progress,
     )
+
+
+def write_page(out: Path) -> Path:
+    """The page with the last record of each workload and GPU below `out`."""
+    paths = sorted((out / "bench").glob(f"*/*/{LATEST}"))
+    # One that an earlier version wrote may not be valid any more; it is no part of what was asked for.
+    valid = [path for path in paths if not validate.validate(record.load_strict(path))]
+    return site.write_site(valid, out / "site")
 
 
 def execute(plan: Plan, write: Write) -> Ran:
@@ -212,7 +238,7 @@ def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -
     failure = None
     if outcome is not None and not is_finished:
         failure = (outcome.reason_code or outcome.status, (outcome.reason or outcome.status)[:2000])
-    return measure.launch(
+    return measuring.launch(
         seen.folder,
         role=seen.role,
         ordinal=ordinal,

@@ -1,0 +1,137 @@
+"""The commands about one launch: compile it, explain a field of it, run what came out."""
+
+import os
+from pathlib import Path
+
+import click
+
+from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json, say, say_problems
+from miniverl.bench.exits import Exit
+from miniverl.engine.problem import Problem, WrongCall
+
+_PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; see the docs.")
+
+
+@click.command("compile")
+@click.argument("source", metavar="SOURCE")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@_PROFILE
+@click.option("--bind", multiple=True, metavar="NAME=VALUE", help="Bind an input; may be repeated.")
+@click.option("-o", "--output", type=FILE, help="Write the recipe here.")
+@click.option("--report", type=FILE, help="Write the report here.")
+@json_option
+@answers
+def compile_(
+    source: str,
+    overrides: tuple[str, ...],
+    profile: str | None,
+    bind: tuple[str, ...],
+    output: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> Exit:
+    """Judge every leaf of a launch, and lower it to a recipe.
+
+    SOURCE is hydra:ppo_trainer, launch:grpo or workload:NAME; overrides are Hydra's. Bindings are
+    model=FOLDER, train=FILE, validation=FILE or none, reward=NAME and compute_dtype=NAME.
+    """
+    from miniverl.bench import compiled_view
+    from miniverl.bench.progress import bars
+    from miniverl.compiler.lower import compile_launch
+
+    kind, _, name = source.partition(":")
+    with bars() as progress:
+        if kind == "workload":
+            _require_no_bindings(bind, profile)
+            from miniverl.bench.suite import compile_workload
+            from miniverl.bench.workload import workload
+
+            compiled = compile_workload(workload(name), None, overrides, progress)
+        else:
+            compiled = compile_launch(
+                source, overrides, profile=profile, bindings=bind, progress=progress
+            )
+    written = compiled_view.write(compiled, output, report)
+    if as_json:
+        print_json(compiled.report)
+    say_problems(compiled.problems)
+    for line in (*compiled_view.lines(compiled), *written):
+        say(line)
+    return Exit.DONE if compiled.status == "accepted" else Exit.NO
+
+
+@click.command
+@click.argument("field", metavar="FIELD")
+@_PROFILE
+@json_option
+@answers
+def explain(field: str, profile: str | None, as_json: bool) -> Exit:
+    """Say what a leaf of upstream's config means here."""
+    from miniverl.bench.progress import bars
+    from miniverl.compiler import explain as explained
+
+    with bars() as progress:
+        told = explained.explain(field, profile=profile, progress=progress)
+    if as_json:
+        print_json(told)
+    else:
+        say(explained.text(told))
+    return Exit.DONE
+
+
+@click.command
+@click.argument("recipe", type=FILE)
+@click.option("--out", type=FOLDER, required=True, help="The run folder.")
+@click.option("--bindings", type=FILE, help="Unset: bindings.json beside the recipe.")
+@click.option("--model", type=FOLDER, help="The model, in place of the bindings'.")
+@click.option("--train", type=FILE, help="The training rows, in place of the bindings'.")
+@click.option("--validation", type=FILE, help="The validation rows, in place of the bindings'.")
+@click.option("--resume", is_flag=True, help="Go on with the run in the folder.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Unset: a card if there is one.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.")
+@answers
+def run(
+    recipe: Path,
+    out: Path,
+    bindings: Path | None,
+    model: Path | None,
+    train: Path | None,
+    validation: Path | None,
+    resume: bool,
+    device: str | None,
+    threads: int | None,
+) -> Exit:
+    """Run a recipe, or go on with a run."""
+    from miniverl.bench import single_run
+
+    ended = single_run.run(
+        recipe,
+        out,
+        bindings=bindings,
+        given={"model": model, "train": train, "validation": validation},
+        resume=resume,
+        device=device,
+        threads=threads,
+        write=say,
+    )
+    if ended.exit is not Exit.DONE:
+        say(f"{ended.sentence} The run folder is {os.path.relpath(out)}.")
+    return ended.exit
+
+
+def _require_no_bindings(bind: tuple[str, ...], profile: str | None) -> None:
+    """A workload states its inputs and takes the default profile: nothing is left to name."""
+    given = {"--bind": " ".join(bind) or None, "--profile": profile}
+    problems = [
+        Problem(
+            field=option,
+            value=value,
+            origin="command line",
+            reason="a workload says this itself",
+            fix=f"Leave out {option}, or compile launch:NAME",
+        )
+        for option, value in given.items()
+        if value is not None
+    ]
+    if problems:
+        raise WrongCall(problems)

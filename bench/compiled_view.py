@@ -1,0 +1,84 @@
+"""A compiled launch for people: the verdict, leaves by class, where the run departs from the launch, warnings."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from miniverl.compiler.lower import Compiled
+from miniverl.compiler.rule import Class
+from miniverl.compiler.upstream import write_whole
+from miniverl.engine import recipe as recipes
+
+_SHOWN_CHARACTERS = 60
+_KINDS = {
+    "binding": "bound to",
+    "override": "stated on top",
+    "physical_runtime": "runs on",
+    "distributed_only": "one device",
+    "local_value": "means here",
+}
+
+
+def write(compiled: Compiled, output: Path | None, report: Path | None) -> list[str]:
+    """Write recipe and report where they are wanted; returns a line for each, or why there is none."""
+    lines = []
+    if report is not None:
+        _write(report, json.dumps(compiled.report, indent=1, sort_keys=True) + "\n")
+        lines.append(f"report      {report}")
+    if output is not None and compiled.recipe is not None:
+        _write(output, recipes.dumps(compiled.recipe))
+        lines.append(f"recipe      {output}")
+    elif output is not None:
+        lines.append(f"recipe      not written: {_why_no_recipe(compiled)}")
+    return lines
+
+
+def lines(compiled: Compiled) -> Iterator[str]:
+    """The summary, without the problems."""
+    report = compiled.report
+    counts = Counter(finding.classification for finding in compiled.findings)
+    yield f"{compiled.status.replace('_', ' ')}    {report['source']['description']}"
+    yield f"profile     {report['profile']}"
+    classes = ", ".join(f"{counts[each]} {each}" for each in Class if counts[each])
+    yield f"leaves      {len(compiled.findings)}: {classes}"
+    if report["local_lowering"]:
+        yield "departures"
+        yield from map(_departure, report["local_lowering"])
+    for warning in compiled.warnings:
+        yield f"warning     {warning}"
+    yield f"execution   {_execution(compiled)}"
+    if compiled.recipe is not None:
+        yield f"sha256      {compiled.recipe.sha256}"
+
+
+def _departure(row: Mapping[str, Any]) -> str:
+    what = f"{_short(row['source_value'])} -> {_short(row['local_value'])}"
+    return f"  {_KINDS[row['kind']]:<14}{row['source_field']}: {what}"
+
+
+def _execution(compiled: Compiled) -> str:
+    execution = compiled.execution
+    if execution["status"] == "requires_bindings":
+        return "requires bindings: " + ", ".join(
+            f"--bind {each}=..." for each in execution["missing"]
+        )
+    status: str = execution["status"]
+    return status.replace("_", " ")
+
+
+def _why_no_recipe(compiled: Compiled) -> str:
+    if compiled.status != "accepted":
+        return f"the launch is {compiled.status.replace('_', ' ')}"
+    return _execution(compiled)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
