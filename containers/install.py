@@ -238,7 +238,7 @@ def install_lock(pip: Pip, lock: str, wheels: Sequence[str], sources: Sequence[s
     for part in former:
         (INSTALLED / f"{part}.txt").unlink(missing_ok=True)
     _install_entries(pip, wheels, "--only-binary", ":all:")
-    _install_entries(pip, sources, "--no-build-isolation")
+    _install_entries(pip, sources, "--no-build-isolation", "--use-pep517")
     wanted = [LOCKS / f"{lock}.txt", *INSTALLED.glob("*.txt")]
     left = held - {name for file in wanted for name in _names(file.read_text())}
     if left:
