@@ -153,6 +153,7 @@ def _steps(
         steps[event["step"]] = {
             "step": event["step"],
             "started_at_seconds": own.at(event),
+            "finished_at_seconds": NOT_MEASURED,
             "seconds": NOT_MEASURED,
             "is_finished": False,
             "is_warmup": len(steps) < warmup_steps,
@@ -166,6 +167,7 @@ def _steps(
             _add_phase(steps[event["step"]]["phases"], event["phase"], own.fields(event))
     for event in own.all("step_finished"):
         steps[event["step"]] |= {
+            "finished_at_seconds": own.at(event),
             "seconds": round(event["seconds"], _MICROSECONDS),
             "is_finished": True,
             "metrics": _finite(event["metrics"]),

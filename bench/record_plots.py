@@ -105,11 +105,11 @@ def _rest(step: Json, order: Sequence[str]) -> float:
     """Time of the step that no shown phase took; the checkpoint comes after it."""
     if not is_number(step["seconds"]):
         return 0.0
-    after = step["started_at_seconds"] + step["seconds"] + 0.01
     taken = [
         step["phases"][name]["seconds"]
         for name in order
-        if name in step["phases"] and step["phases"][name]["at_seconds"] <= after
+        if name in step["phases"]
+        and step["phases"][name]["at_seconds"] <= step["finished_at_seconds"]
     ]
     return max(0.0, step["seconds"] - math.fsum(taken))
 

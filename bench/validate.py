@@ -21,6 +21,7 @@ Mistake = tuple[str, Any, str]
 
 _FIX = "Take the record as it was written, or measure again"
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@|\$\{[^}]*\}")
+_QUOTED = {"env", "ext", "message", "reason"}
 _EVIDENCE = ("trajectories.jsonl", "adapter/adapter_model.safetensors")
 
 
@@ -101,10 +102,11 @@ def _expected(value: Any) -> str:
 
 
 def _placeholders(value: Any, *path: str | int) -> Iterator[Mistake]:
-    """Text that some template left unfilled."""
+    """Text that some template left unfilled. What people and programs said may speak of one."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            yield from _placeholders(each, *path, name)
+            if name not in _QUOTED:
+                yield from _placeholders(each, *path, name)
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from _placeholders(each, *path, index)
@@ -134,9 +136,10 @@ def _status(record: Json) -> Iterator[Mistake]:
         found = f"{len(straight)} straight launches"
         yield "/launches", found, f"the workload asked for {asked}, and the status is measured"
     for index, launch in enumerate(record["launches"]):
-        if launch["role"] != "interrupted" and not launch["is_finished"]:
-            field = pointer("launches", index, "is_finished")
-            yield field, False, "the record's status is measured"
+        for name, wanted in (("is_finished", True), ("exit_code", 0)):
+            if launch["role"] != "interrupted" and launch[name] != wanted:
+                field = pointer("launches", index, name)
+                yield field, launch[name], "the record's status is measured"
     for name, kept in record["resource_contract"].items():
         if kept is False:
             field = pointer("resource_contract", name)

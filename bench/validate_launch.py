@@ -14,8 +14,9 @@ from miniverl.bench.record import pointer
 Json = Mapping[str, Any]
 Mistake = tuple[str, Any, str]
 
-# An event is written a little after the span that it tells ended, and numbers are rounded.
-_CLOCK_SLACK_SECONDS = 0.01
+_ROUNDING_SECONDS = 1e-4
+# A busy machine may stop the process between taking a time and writing the event that tells it.
+_STAMP_DELAY_SECONDS = 2.0
 
 
 def launch_mistakes(record: Json) -> Iterator[Mistake]:
@@ -49,16 +50,10 @@ def _end(launch: Json) -> Iterator[Mistake]:
     if ended < created:
         yield "/ended_monotonic_seconds", ended, "before the process was created"
     is_finished = launch["is_finished"]
-    if launch["exit_code"] == 0 and not is_finished:
-        yield "/exit_code", 0, "the launch did not finish its run"
-    if launch["exit_code"] > 0 and is_finished:
-        yield "/exit_code", launch["exit_code"], "the launch finished its run"
     if is_finished and launch["failure"] is not None:
         yield "/failure", launch["failure"]["code"], "the launch finished its run"
     if is_finished == (launch["outputs"] is None):
         yield "/outputs", launch["outputs"], f"is_finished is {is_finished}"
-    if is_finished and launch["role"] != "interrupted" and launch["exit_code"] != 0:
-        yield "/exit_code", launch["exit_code"], "the launch finished its run"
 
 
 def _start(launch: Json, record: Json) -> Iterator[Mistake]:
@@ -103,15 +98,24 @@ def _marks(launch: Json) -> Iterator[Mistake]:
         ("/imports_done_at_seconds", launch["imports_done_at_seconds"]),
         *started,
         *_at(launch, "model_loads"),
-        *_at(launch, "steps", "started_at_seconds"),
+        *_step_marks(launch["steps"]),
     ]
     yield from _forward([mark for mark in chain if is_number(mark[1])], lived)
     for name in ("checkpoints", "validations", "warnings", "outside_steps"):
         yield from _forward(_at(launch, name), lived)
 
 
-def _at(launch: Json, name: str, when: str = "at_seconds") -> list[tuple[str, Any]]:
-    return [(pointer(name, index, when), each[when]) for index, each in enumerate(launch[name])]
+def _at(launch: Json, name: str) -> list[tuple[str, Any]]:
+    return [
+        (pointer(name, index, "at_seconds"), each["at_seconds"])
+        for index, each in enumerate(launch[name])
+    ]
+
+
+def _step_marks(steps: Sequence[Json]) -> Iterator[tuple[str, Any]]:
+    for index, step in enumerate(steps):
+        for name in ("started_at_seconds", "finished_at_seconds"):
+            yield pointer("steps", index, name), step[name]
 
 
 def _forward(marks: Sequence[tuple[str, float]], lived: float) -> Iterator[Mistake]:
@@ -119,7 +123,7 @@ def _forward(marks: Sequence[tuple[str, float]], lived: float) -> Iterator[Mista
         if at < before:
             yield field, at, f"before {before}, when what precedes it happened"
     for field, at in marks:
-        if at > lived + _CLOCK_SLACK_SECONDS:
+        if at > lived + _ROUNDING_SECONDS:
             yield field, at, f"after the end of the launch at {lived:.6f}"
 
 
@@ -137,12 +141,9 @@ def _step_numbers(launch: Json, warmup_steps: int) -> Iterator[Mistake]:
             yield field, step["seconds"], f"is_finished is {step['is_finished']}"
         if not step["is_finished"] and index < len(steps) - 1:
             yield pointer("steps", index, "is_finished"), False, "a later step was started"
-    for index, (one, other) in enumerate(pairwise(steps), start=1):
-        if one["is_finished"] and is_number(one["seconds"]):
-            end = one["started_at_seconds"] + one["seconds"]
-            if other["started_at_seconds"] < end - _CLOCK_SLACK_SECONDS:
-                field = pointer("steps", index, "started_at_seconds")
-                yield field, other["started_at_seconds"], f"the step before ended at {end:.6f}"
+        if step["is_finished"] != is_number(step["finished_at_seconds"]):
+            field = pointer("steps", index, "finished_at_seconds")
+            yield field, step["finished_at_seconds"], f"is_finished is {step['is_finished']}"
     if launch["is_finished"] and launch["started"]:
         done, planned = first - 1 + len(steps), launch["started"]["num_steps"]
         if done != planned:
@@ -150,29 +151,18 @@ def _step_numbers(launch: Json, warmup_steps: int) -> Iterator[Mistake]:
 
 
 def _step_times(step: Json) -> Iterator[Mistake]:
-    """Phases lie within their step or after it (a checkpoint); together they take no longer than it."""
-    start = step["started_at_seconds"]
+    """Phases begin within their step; those that end within it take no longer than it."""
+    start, end = step["started_at_seconds"], step["finished_at_seconds"]
     for name, phase in step["phases"].items():
-        if phase["at_seconds"] - phase["seconds"] < start - _CLOCK_SLACK_SECONDS:
+        if phase["at_seconds"] - phase["seconds"] < start - _ROUNDING_SECONDS:
             reason = f"longer than from the start of the step at {start} to its end"
             yield pointer("phases", name, "seconds"), phase["seconds"], reason
-    if not is_number(step["seconds"]):
+    if not (is_number(step["seconds"]) and is_number(end)):
         return
-    end = start + step["seconds"]
-    for name, phase in step["phases"].items():
-        began = phase["at_seconds"] - phase["seconds"]
-        if began < end - _CLOCK_SLACK_SECONDS and phase["at_seconds"] > end + _CLOCK_SLACK_SECONDS:
-            yield (
-                "/seconds",
-                step["seconds"],
-                f"its {name} ended at {phase['at_seconds']}, not {end}",
-            )
-    inside = [
-        phase["seconds"]
-        for phase in step["phases"].values()
-        if phase["at_seconds"] <= end + _CLOCK_SLACK_SECONDS
-    ]
-    if math.fsum(inside) > step["seconds"] + _CLOCK_SLACK_SECONDS:
+    if abs(end - start - step["seconds"]) > _STAMP_DELAY_SECONDS:
+        yield "/seconds", step["seconds"], f"it was started at {start} and finished at {end}"
+    inside = [p["seconds"] for p in step["phases"].values() if p["at_seconds"] <= end]
+    if math.fsum(inside) > step["seconds"] + _ROUNDING_SECONDS:
         yield "/seconds", step["seconds"], f"its phases take {math.fsum(inside):.6f}"
 
 

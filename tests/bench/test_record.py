@@ -160,7 +160,15 @@ def _clock_backwards(record: Record) -> None:
 
 
 def _phases_longer_than_step(record: Record) -> None:
-    record["launches"][0]["steps"][3]["seconds"] = 1.0
+    record["launches"][0]["steps"][3]["seconds"] = 12.2  # its phases take 12.211
+
+
+def _step_far_from_its_stamps(record: Record) -> None:
+    record["launches"][0]["steps"][3]["seconds"] = 20.0
+
+
+def _killed_straight(record: Record) -> None:
+    record["launches"][0]["exit_code"] = -11
 
 
 def _other_recipe(record: Record) -> None:
@@ -176,7 +184,7 @@ def _unfilled(record: Record) -> None:
 
 
 def _unfilled_variable(record: Record) -> None:
-    record["findings"][0]["message"] = "ran on ${HOST}"
+    record["workload"]["title"] = "run of ${USER}"
 
 
 def _no_such_day(record: Record) -> None:
@@ -219,10 +227,12 @@ def _over_the_limit(record: Record) -> None:
         (_too_many_tokens, "/launches/0/steps/3/phases/update/tokens"),
         (_clock_backwards, "/launches/0/steps/3/started_at_seconds"),
         (_phases_longer_than_step, "/launches/0/steps/3/seconds"),
+        (_step_far_from_its_stamps, "/launches/0/steps/3/seconds"),
+        (_killed_straight, "/launches/0/exit_code"),
         (_other_recipe, "/launches/0/started/recipe_sha256"),
         (_missing_step, "/launches/0/steps"),
         (_unfilled, "/environment/os"),
-        (_unfilled_variable, "/findings/0/message"),
+        (_unfilled_variable, "/workload/title"),
         (_no_such_day, "/measured_at"),
         (_mismatch_without_files, "/resume/differing_files"),
         (_reason_of_success, "/reason"),
@@ -236,6 +246,11 @@ def _over_the_limit(record: Record) -> None:
 def test_what_does_not_agree_is_named(record: Record, edit: Edit, field: str) -> None:
     edit(record)
     assert field in fields(resealed(record))
+
+
+def test_what_people_wrote_may_speak_of_placeholders(record: Record) -> None:
+    record["findings"][0]["message"] = "${oc.env:HOME} is not resolved"
+    assert fields(resealed(record)) == []
 
 
 def test_claimed_determinism_needs_equal_outputs(example: ModuleType, tmp_path: Path) -> None:
