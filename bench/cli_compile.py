@@ -54,10 +54,14 @@ def compile_(
     written = compiled_view.write(compiled, output, report)
     if as_json:
         print_json(compiled.report)
-    say_problems(compiled.problems)
     for line in (*compiled_view.lines(compiled), *written):
         say(line)
-    return Exit.DONE if compiled.status == "accepted" else Exit.NO
+    if compiled.status == "accepted":
+        return Exit.DONE
+    say("")
+    say_problems(compiled.problems)
+    say(compiled_view.verdict(compiled))
+    return Exit.NO
 
 
 @click.command

@@ -53,6 +53,12 @@ def lines(compiled: Compiled) -> Iterator[str]:
         yield f"sha256      {compiled.recipe.sha256}"
 
 
+def verdict(compiled: Compiled) -> str:
+    """The last line for a launch that is not accepted."""
+    count = len(compiled.problems)
+    return f"{compiled.status.replace('_', ' ')}: {count} problem{'s' if count > 1 else ''}"
+
+
 def _departure(row: Mapping[str, Any]) -> str:
     what = f"{_short(row['source_value'])} -> {_short(row['local_value'])}"
     return f"  {_KINDS[row['kind']]:<14}{row['source_field']}: {what}"

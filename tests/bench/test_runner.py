@@ -65,15 +65,6 @@ def run(tmp_path: Path) -> Run:
     return launched
 
 
-def is_alive(pid: int) -> bool:
-    """A zombie that its new parent has not reaped yet is not alive."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return False
-    return fields[0] not in ("Z", "X")
-
-
 def resident(pid: int) -> dict[str, float]:
     held = telemetry.rss_bytes(pid)
     return {} if held is None else {"rss_bytes": held}
@@ -112,7 +103,7 @@ def test_no_process_of_the_group_outlives_the_launch(run: Run, tmp_path: Path) -
 
     grandchild = int((tmp_path / "run" / "pid").read_text())
     deadline = time.monotonic() + 10
-    while is_alive(grandchild):
+    while telemetry.rss_bytes(grandchild) is not None:
         assert time.monotonic() < deadline, "the worker's own child is still alive"
         time.sleep(0.01)
 
@@ -224,4 +215,4 @@ def test_ctrl_c_ends_the_worker_and_is_told(run: Run) -> None:
 
     assert seen.outcome.status == "interrupted"
     assert seen.exit_code == -signal.SIGKILL
-    assert not is_alive(seen.pid)
+    assert telemetry.rss_bytes(seen.pid) is None
