@@ -70,11 +70,12 @@ def lines(axes: Axes, series: Sequence[Series], limit: tuple[str, float] | None 
     xs = [x for each in series for x, _ in each.values]
     ys = [y for each in series for _, y in each.values] + ([limit[1]] if limit else [])
     y_ticks = nice_ticks(min(0.0, min(ys)), max(ys))
-    across = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
+    first, last = (min(xs) if axes.counts_x else min(0.0, *xs)), max(xs)
+    across = _Scale(first, last, _LEFT, WIDTH - _RIGHT)
     up = _Scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
     body = list(_grid(y_ticks, up))
-    for tick in nice_ticks(min(xs), max(xs), least=1.0 if axes.counts_x else 0.0):
-        if min(xs) <= tick <= max(xs):
+    for tick in nice_ticks(first, last, least=1.0 if axes.counts_x else 0.0):
+        if first <= tick <= last:
             body.append(_text(across(tick), HEIGHT - _BOTTOM + 15, _plain(tick), "mid"))
     for each in series:
         body += _curve(each, axes, across, up)

@@ -139,7 +139,7 @@ def _figures(record: Json) -> str:
         thirds = (reward["first_third_mean"], reward["last_third_mean"])
         shown.append(
             (
-                "reward, first and last third",
+                "reward over the run",
                 " \N{RIGHTWARDS ARROW} ".join(f"{each:.2f}" for each in thirds),
             )
         )

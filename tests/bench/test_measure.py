@@ -35,6 +35,8 @@ def test_a_step_keeps_its_phases_metrics_and_work(straight: dict[str, Any]) -> N
     step = straight["steps"][3]
     assert step["step"] == 4
     assert step["seconds"] == pytest.approx(4.0 + 0.01 + 1.6 + 1.6 + 0.001 + 5.0)
+    assert step["finished_at_seconds"] - step["started_at_seconds"] == pytest.approx(12.211)
+    assert step["phases"]["checkpoint"]["at_seconds"] > step["finished_at_seconds"]
     assert step["metrics"]["reward_mean"] == 0.25
     assert step["memory"] == {"peak_rss_bytes": 1536 * MIB}
     assert step["work"] == {
