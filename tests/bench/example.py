@@ -48,70 +48,8 @@ PHASE_SECONDS: Mapping[Phase, float] = {
 CHECKPOINT_SECONDS = 0.25
 _TOKENS_IN = ("rollout", "score_old", "score_reference", "update")
 
-RECIPE = recipes.Recipe(
-    schema_version=1,
-    seeds=recipes.Seeds(sampling=1, data=1, parameters=1, mini_batches=1),
-    data=recipes.Data(
-        train_sha256="1" * 64,
-        validation_sha256=None,
-        prompt_field="prompt",
-        max_prompt_tokens=64,
-        drops_overlong=True,
-        chat_template_arguments={},
-        max_rows=None,
-        shuffles=True,
-        first_permutation=1,
-        prompts_per_step=PROMPTS,
-    ),
-    policy=recipes.Policy(
-        weights_sha256="2" * 64,
-        parameter_dtype="float32",
-        compute_dtype="float32",
-        lora=recipes.Lora(rank=16, alpha=32.0, target_modules=("all-linear",), excluded_modules=()),
-        checkpoints_activations=False,
-    ),
-    rollout=recipes.Rollout(
-        samples_per_prompt=SAMPLES,
-        max_response_tokens=32,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=0,
-        ignores_eos=False,
-        dtype="float32",
-    ),
-    validation=None,
-    reward=recipes.Reward(scorer="last_number", arguments={}),
-    advantage=recipes.Advantage(estimator="grpo", divides_by_std=True),
-    policy_loss=recipes.PolicyLoss(
-        name="vanilla",
-        clip_low=0.2,
-        clip_high=0.2,
-        dual_clip=3.0,
-        aggregation=recipes.Aggregation(mode="token-mean", horizon=None),
-        entropy_coefficient=0.0,
-    ),
-    kl_loss=recipes.KlLoss(estimator="k3", coefficient=0.001),
-    optimizer=recipes.Optimizer(
-        name="adamw",
-        learning_rate=5e-4,
-        betas=(0.9, 0.999),
-        epsilon=1e-8,
-        weight_decay=0.01,
-        max_gradient_norm=1.0,
-    ),
-    learning_rate_schedule=recipes.LearningRateSchedule(
-        kind="constant",
-        warmup_steps=0,
-        total_steps=NUM_STEPS,
-        min_ratio=0.0,
-        num_cycles=0.5,
-        zero_indexed=True,
-    ),
-    update=recipes.Update(
-        prompts_per_mini_batch=PROMPTS, epochs=1, shuffles=False, micro_batch_tokens=1024
-    ),
-    steps=recipes.Steps(num_steps=NUM_STEPS, num_epochs=15, checkpoint_every=2, keep_checkpoints=2),
-)
+_RECIPE_FILE = Path(__file__).parents[1] / "data" / "example_recipe.json"
+RECIPE = recipes.loads(_RECIPE_FILE.read_text("utf-8"), _RECIPE_FILE.name)
 
 
 @dataclass(frozen=True, kw_only=True)
