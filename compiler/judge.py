@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
+from typing import Any
 
+from miniverl.compiler import legacy
 from miniverl.compiler.rule import REJECTING, Class, Context, Finding, Rule, Verdict
 from miniverl.compiler.source import Source
 from miniverl.compiler.suggest import did_you_mean
@@ -32,6 +34,18 @@ class Table:
             else:
                 exact.setdefault(rule.pattern, number)
         return cls(tuple(rules), exact, tuple(patterns))
+
+    def judge(self, field: str, value: Any, context: Context) -> Verdict:
+        """The verdict of the first rule that matches; a field that none matches is refused."""
+        number = self.first_match(field)
+        if number is None:
+            otherwise = f"Remove {field}: nothing is known to read it"
+            return Verdict(
+                classification=Class.UNSUPPORTED,
+                reason="no rule covers this field",
+                fix=legacy.fix(field) or did_you_mean(field, context.defaults, otherwise),
+            )
+        return self.rules[number].judge(field, value, context)
 
     def first_match(self, field: str) -> int | None:
         """The number of the rule that judges `field`; None when there is none."""
@@ -75,21 +89,11 @@ def problems_of(findings: Sequence[Finding]) -> tuple[Problem, ...]:
 
 
 def _judged(field: str, source: Source, table: Table, context: Context) -> Finding:
-    number = table.first_match(field)
     value = source.leaves[field]
-    if number is None:
-        verdict = Verdict(
-            classification=Class.UNSUPPORTED,
-            reason="no rule covers this field",
-            fix=did_you_mean(
-                field, source.defaults, f"Remove {field}: nothing is known to read it"
-            ),
-        )
-    else:
-        verdict = table.rules[number].judge(field, value, context)
+    verdict = table.judge(field, value, context)
     return Finding(
         field=field,
-        value=value,
+        value=value if source.stated is None else source.stated.get(field, value),
         origin=source.origins[field],
         classification=verdict.classification,
         reason=verdict.reason,
@@ -98,6 +102,7 @@ def _judged(field: str, source: Source, table: Table, context: Context) -> Findi
         lowered=verdict.lowered,
         fix=verdict.fix,
         warning=verdict.warning,
+        not_run=verdict.not_run,
     )
 
 
@@ -115,6 +120,6 @@ def _taken_away(field: str, source: Source) -> Finding:
         value=None,
         origin=source.origins[field],
         classification=Class.UNSUPPORTED,
-        reason="an override took it away, and upstream reads it",
-        fix="Drop that override",
+        reason="it is missing, and upstream reads it",
+        fix=source.mends_missing,
     )

@@ -10,6 +10,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
+from miniverl.compiler import legacy
 from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.suggest import did_you_mean
 
@@ -47,11 +48,15 @@ class Finding:
     lowered: Any = None
     fix: str | None = None
     warning: str | None = None
+    not_run: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a rule says of a value; the judge adds field, value and origin to make it a Finding."""
+    """What a rule says of a value; the judge adds field, value and origin to make it a Finding.
+
+    `not_run` is why the engine does not run what is accepted; there is no recipe then.
+    """
 
     classification: Class
     reason: str
@@ -60,6 +65,7 @@ class Verdict:
     lowered: Any = None
     fix: str | None = None
     warning: str | None = None
+    not_run: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,7 +252,7 @@ def section(pattern: str, *rules: Rule, appended: tuple[Rule, ...] = ()) -> Rule
             return Verdict(
                 classification=Class.UNSUPPORTED,
                 reason="no such leaf in upstream's tree, and nothing there reads it",
-                fix=did_you_mean(field, context.defaults, f"Remove {field}"),
+                fix=legacy.fix(field) or did_you_mean(field, context.defaults, f"Remove {field}"),
             )
         return rule.judge(field, value, context)
 

@@ -62,9 +62,9 @@ def _int(text: str) -> int:
     if text == "0":
         return 0
     if text.startswith("0b"):
-        return sign * int(text[2:], 2)
+        return sign * int(text, 2)
     if text.startswith("0x"):
-        return sign * int(text[2:], 16)
+        return sign * int(text, 16)
     if text.startswith("0"):
         return sign * int(text, 8)
     return sign * reduce(lambda whole, part: whole * 60 + int(part), text.split(":"), 0)

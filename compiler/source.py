@@ -18,7 +18,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from miniverl.compiler import upstream
+from miniverl.compiler import legacy, upstream
 from miniverl.compiler.suggest import did_you_mean, nearest
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
@@ -57,8 +57,11 @@ class Source:
     launched: Mapping[str, Any]
     defaults: Mapping[str, Any]
     description: str
-    sha256: str  # over the composed config as canonical JSON
+    sha256: str  # over the composed config as canonical JSON; over the bytes of a file
     notes: tuple[str, ...]
+    stated: Mapping[str, Any] | None  # what a subset states, as it does; None: the whole config
+    required: tuple[Problem, ...]  # what upstream leaves open, and nobody has set
+    mends_missing: str  # the fix for a leaf that upstream's tree has and this lacks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +142,9 @@ def compose(
             for one in overrides
             if one not in heard
         ),
+        stated=None,
+        required=(),
+        mends_missing="Drop that override",
     )
 
 
@@ -284,6 +290,8 @@ def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: P
     if "Available options" in reason or "onfig group" in reason:
         options = sorted(path.stem for path in (tree / field).glob("*.yaml"))
         return did_you_mean(text, options, f"Take one of {', '.join(options)}")
+    if reason.startswith("Could not") and (successor := legacy.fix(field)):
+        return successor
     if reason.startswith("Could not"):
         return did_you_mean(field, fields, f"Write +{field}={text} if upstream reads such a key")
     if "finite" in reason:

@@ -4,9 +4,9 @@ Sources: verl/trainer/main_ppo.py:55-70, verl/trainer/ppo/v1/replay_buffer.py:40
 verl/experimental/reward_loop/reward_loop.py:39-90 (where the legacy keys would go).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
+from miniverl.compiler import legacy
 from miniverl.compiler.rule import (
     Class,
     Context,
@@ -19,18 +19,6 @@ from miniverl.compiler.rule import (
 )
 from miniverl.compiler.rules.repeated import keeps_class, off
 
-# Keys of before v0.9, by what took their place. The default trainer reads none of the old ones.
-_HEIRS: Mapping[str, str] = {
-    "custom_reward_function.path": "reward.custom_reward_function.path",
-    "custom_reward_function.name": "reward.custom_reward_function.name",
-    "reward_model.num_workers": "reward.num_workers",
-    "reward_model.reward_manager": "reward.reward_manager.name",
-    "reward_model.reward_loop_source": "reward.reward_manager.source",
-    "reward_model.reward_loop_module_path": "reward.reward_manager.module.path",
-    "reward_model.reward_loop_class_name": "reward.reward_manager.module.name",
-    "reward_model.model.path": "reward.reward_model.model_path",
-}
-
 
 def _legacy(pattern: str) -> Rule:
     """Null until somebody sets it; then upstream ignores it, silently."""
@@ -41,7 +29,7 @@ def _legacy(pattern: str) -> Rule:
                 classification=Class.INFORMATIONAL,
                 reason="a key of before v0.9, not set, as upstream's default",
             )
-        heir = _HEIRS.get(field, f"reward.{field}")
+        heir = legacy.heir(field) or f"reward.{field}"
         has_heir = heir in context.defaults
         return Verdict(
             classification=Class.UNSUPPORTED,
