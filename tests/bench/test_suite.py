@@ -1,0 +1,133 @@
+"""A workload from end to end with real processes, real compiling and a model of a few thousand weights."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from miniverl.bench import doctor, gpu, record, runner, suite, telemetry, validate
+from miniverl.bench.exits import Exit
+from miniverl.bench.facts import Plan
+from miniverl.bench.workload import Contract, workload
+from miniverl.compiler.lower import compile_launch
+
+MakePlan = Callable[..., Plan]
+ROOMY = Contract(device_hours=1.0, peak_reserved_gib=8.0, peak_rss_gib=8.0, disk_gib=1.0)
+STEPS = 8
+OVERRIDES = (
+    "data.train_batch_size=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.rollout.n=2",
+    "data.max_prompt_length=16",
+    "data.max_response_length=6",
+    "actor_rollout_ref.model.lora_rank=2",
+    "actor_rollout_ref.rollout.load_format=safetensors",
+    "actor_rollout_ref.actor.optim.lr=1e-2",
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.total_epochs=9",
+    "trainer.save_freq=2",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=False",
+)
+
+
+@pytest.fixture
+def make_plan(tiny_inputs: Path, tmp_path: Path) -> MakePlan:
+    """A plan for the tiny model, on the CPU, in the name of the workload for CI."""
+
+    def make(*, contract: Contract = ROOMY, checks_resume: bool = False) -> Plan:
+        after = 3 if checks_resume else None
+        found = gpu.detect()
+        bindings = [f"model={tiny_inputs / 'model'}", f"train={tiny_inputs / 'train.parquet'}"]
+        bindings += ["validation=none", "reward=last_number", "compute_dtype=float32"]
+        compiled = compile_launch("launch:grpo", OVERRIDES, bindings=bindings)
+        assert compiled.recipe is not None
+        return Plan(
+            workload=replace(
+                workload("smollm2-grpo-ci"),
+                contract=contract,
+                checks_resume=checks_resume,
+                interrupt_after_update=after,
+            ),
+            seed=1,
+            launches=1,
+            found=found,
+            chosen=gpu.choose("cpu", False, found),
+            stack=doctor.running_stack(found),
+            compiled=compiled,
+            recipe=compiled.recipe,
+            environment=runner.worker_environment(2),
+            interruption=after and runner.Interruption(after_step=after, step_share=0.5),
+            folder=tmp_path / "bench" / "smollm2-grpo-ci" / "cpu" / "20260901T120000Z-00000000",
+        )
+
+    return make
+
+
+def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
+    make_plan: MakePlan, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    measured = suite.measure(make_plan(checks_resume=True), told.append)
+
+    assert measured.exit is Exit.DONE
+    written = record.load_strict(measured.path)
+    assert validate.validate(written) == []
+    assert written == measured.record
+    assert record.load_strict(measured.path.parents[1] / "latest.json") == written
+    assert written["status"] == "measured"
+    assert written["resume"]["status"] == "exact_match"
+    assert written["determinism"]["new_process"] == "proven"
+    straight, interrupted, resumed = written["launches"]
+    assert [each["role"] for each in written["launches"]] == ["straight", "interrupted", "resumed"]
+    assert [step["step"] for step in straight["steps"]] == list(range(1, STEPS + 1))
+    assert (interrupted["exit_code"], interrupted["is_finished"]) == (-signal.SIGKILL, False)
+    assert resumed["started"]["resumed_step"] in (2, 4)
+    assert straight["memory"]["peak_rss_bytes"] > 100 << 20
+    assert [line for line in told if re.search(rf"step {STEPS}/{STEPS}  reward \d", line)]
+
+    page = suite.write_page(tmp_path)
+    assert page == tmp_path / "site" / "index.html"
+    assert written["record_sha256"] in page.read_text("utf-8")
+
+
+def test_a_broken_contract_ends_in_a_record_that_names_it(make_plan: MakePlan) -> None:
+    measured = suite.measure(make_plan(contract=replace(ROOMY, peak_rss_gib=0.05)), print)
+
+    assert measured.exit is Exit.NO
+    assert validate.validate(measured.record) == []
+    assert measured.record["status"] == "contract_exceeded"
+    assert measured.record["reason_code"] == "memory_exceeded"
+    assert "0.050 GiB" in measured.sentence
+
+
+def test_a_failed_launch_ends_in_a_record_that_says_why(make_plan: MakePlan) -> None:
+    plan = make_plan()
+    nowhere = {**plan.compiled.paths, "model": plan.folder / "no-model"}
+    plan = replace(plan, compiled=replace(plan.compiled, paths=nowhere))
+    measured = suite.measure(plan, print)
+
+    assert measured.exit is Exit.NO
+    assert measured.record["status"] == "failed"
+    assert measured.record["reason_code"] == "wrong_call"
+    assert "no-model" in measured.record["reason"]
+    assert measured.record["launches"][0]["failure"]["code"] == "wrong_call"
+
+
+def test_ctrl_c_ends_the_worker_and_leaves_a_record(make_plan: MakePlan) -> None:
+    def press_after_the_first_step(line: str) -> None:
+        if "step 1/" in line:
+            signal.raise_signal(signal.SIGINT)
+
+    plan = make_plan()
+    measured = suite.measure(plan, press_after_the_first_step)
+
+    assert measured.exit is Exit.INTERRUPTED
+    assert measured.record["status"] == "interrupted"
+    assert validate.validate(measured.record) == []
+    worker = json.loads((plan.straight / "worker.json").read_text())["pid"]
+    assert telemetry.rss_bytes(worker) is None
