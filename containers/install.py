@@ -104,7 +104,8 @@ def main() -> None:
     plan = {lock: missing_entries(lock, present) for lock in locks if not is_installed(lock)}
     for lock, entries in plan.items():
         refuse_unlocked_python(lock, facts_of(lock).pythons)
-        say(sentence(lock, facts_of(lock), sum(map(len, entries))))
+        if any(entries):
+            say(sentence(lock, facts_of(lock), sum(map(len, entries))))
     for lock, (wheels, sources) in plan.items():
         install_lock(pip, lock, wheels, sources)
     install_project(pip)
