@@ -1,0 +1,247 @@
+"""The command line: exit codes, what goes to which stream, and that a mistake is told in full."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from miniverl.bench import record
+from miniverl.bench.cli import main
+from miniverl.engine import recipe as recipes
+
+GRPO = ["compile", "launch:grpo"]
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def measured(example: ModuleType, tmp_path: Path) -> Path:
+    """A valid record's file."""
+    path = tmp_path / "record.json"
+    record.write(example.measured(tmp_path / "measured"), path)
+    return path
+
+
+def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    plain = json.loads(path.read_text())
+    change(plain)
+    copy = path.with_name("edited.json")
+    copy.write_text(json.dumps(plain))
+    return copy
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    script = """
+    import sys
+    from miniverl.bench.cli import main
+    assert main(["--help"]) == 0
+    heavy = {"hydra", "jsonschema", "numpy", "omegaconf", "pyarrow", "rich", "torch", "transformers"}
+    sys.exit(f"loaded: {sorted(heavy & sys.modules.keys())}" if heavy & sys.modules.keys() else 0)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "compile" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["no-such-command"], "No such command 'no-such-command'"),
+        (["compile", "launch:grpo", "--nope"], "No such option '--nope'"),
+        (["compile"], "Missing argument 'SOURCE'"),
+        (["compile", "launch:no-such"], "there is no such launch"),
+        (["compile", "launch:grpo", "--profile", "none"], "there is no such profile"),
+        (["compile", "workload:smollm2-grpo", "--bind", "model=x"], "a workload says this itself"),
+        (["explain", "no.such.field"], "has no such leaf"),
+        (["run", "nowhere.json", "--out", "somewhere"], "cannot be read"),
+        (["bench", "no-such-workload"], "workload = 'no-such-workload'"),
+        (["bench", "--gpu", "no-such-card"], "there is no such profile"),
+        (["bench", "a", "b", "--record", "r.json"], "one file, and 2 workloads"),
+        (["fetch", "no-such-pin"], "there is no such pin"),
+        (["check", "nowhere.json"], "cannot be read"),
+        (["compare", "a.json", "b.json", "--margin", "much"], "write 3% or 0.03"),
+    ],
+)
+def test_a_wrong_call_exits_2_and_says_what_is_wrong(
+    arguments: list[str], told: str, capsys: Capture
+) -> None:
+    code = main(arguments)
+
+    streams = capsys.readouterr()
+    assert code == 2
+    assert told in streams.err
+    assert "  fix    " in streams.err
+    assert streams.out == ""
+
+
+def test_with_json_a_wrong_call_is_json_on_stdout_too(capsys: Capture) -> None:
+    assert main(["compile", "launch:grpo", "--json", "--nope"]) == 2
+    of_click = json.loads(capsys.readouterr().out)
+    assert main(["explain", "no.such.field", "--json"]) == 2
+    of_ours = json.loads(capsys.readouterr().out)
+
+    for answer in (of_click, of_ours):
+        assert answer["status"] == "wrong_call"
+        assert set(answer["problems"][0]) == {"field", "value", "origin", "reason", "fix"}
+
+
+def test_a_card_that_is_not_here_exits_3_with_one_sentence_last(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code = main(["bench", "--gpu", "4080"])
+
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert code == 3
+    assert "this machine has no NVIDIA card" in last
+    assert "--gpu cpu" in last
+
+
+def test_an_accepted_launch_exits_0_with_its_report_on_stdout(capsys: Capture) -> None:
+    code = main([*GRPO, "--json"])
+
+    streams = capsys.readouterr()
+    report = json.loads(streams.out)
+    assert code == 0
+    assert report["semantics"] == "accepted"
+    assert report["execution"]["status"] == "requires_bindings"
+    assert f"leaves      {len(report['field_classification'])}: " in streams.err
+    assert "--bind model=..." in streams.err
+
+
+def test_a_rejected_launch_exits_1_with_its_report_and_every_problem(capsys: Capture) -> None:
+    code = main(
+        [
+            *GRPO,
+            "algorithm.adv_estimator=gae",
+            "actor_rollout_ref.actor.strategy=megatron",
+            "--json",
+        ]
+    )
+
+    streams = capsys.readouterr()
+    report = json.loads(streams.out)
+    assert code == 1
+    assert report["semantics"] == "rejected"
+    told = {problem["field"] for problem in report["problems"]}
+    assert {"algorithm.adv_estimator", "actor_rollout_ref.actor.strategy"} <= told
+    for field in told:
+        assert f"{field} = " in streams.err
+    assert streams.err.splitlines()[-1] == f"rejected: {len(told)} problems"
+
+
+def test_a_launch_that_does_not_compose_exits_1(capsys: Capture) -> None:
+    assert main([*GRPO, "no.such.key=1"]) == 1
+    assert "override 1: no.such.key=1" in capsys.readouterr().err
+
+
+def test_a_workload_compiles_to_a_recipe_and_a_report_on_disk(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    recipe, report = tmp_path / "new" / "recipe.json", tmp_path / "new" / "report.json"
+    arguments = ["compile", "workload:smollm2-grpo", "trainer.total_training_steps=3"]
+    assert main([*arguments, "-o", str(recipe), "--report", str(report)]) == 0
+
+    compiled = recipes.loads(recipe.read_text(), str(recipe))
+    assert compiled.steps.num_steps == 3
+    assert json.loads(report.read_text())["generated_recipe_sha256"] == compiled.sha256
+    assert capsys.readouterr().out == ""
+
+
+def test_without_a_recipe_nothing_is_written_and_the_reason_is_told(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "recipe.json"
+    assert main([*GRPO, "-o", str(path)]) == 0
+    assert not path.exists()
+    assert "recipe      not written: requires bindings" in capsys.readouterr().err
+
+
+def test_a_valid_record_checks_out(measured: Path, capsys: Capture) -> None:
+    assert main(["check", str(measured), "--gate"]) == 0
+    assert "valid, version 2, measured, resume exact match" in capsys.readouterr().err
+
+
+def test_an_edited_number_is_named_with_exit_1(measured: Path, capsys: Capture) -> None:
+    def faster(plain: dict[str, Any]) -> None:
+        plain["measurements"]["steady_state_median_seconds"]["rollout"] = 0.5
+
+    code = main(["check", str(edited(measured, faster)), "--json"])
+
+    streams = capsys.readouterr()
+    answer = json.loads(streams.out)
+    field = "/measurements/steady_state_median_seconds/rollout"
+    assert code == 1
+    assert answer["status"] == "refused"
+    assert field in [problem["field"] for problem in answer["problems"]]
+    assert field in streams.err
+
+
+def test_the_gate_refuses_a_valid_record_of_a_failure(
+    example: ModuleType, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "failed.json"
+    record.write(example.failed(tmp_path / "failed"), path)
+
+    assert main(["check", str(path)]) == 0
+    assert main(["check", str(path), "--gate"]) == 1
+    assert "/status = 'failed'" in capsys.readouterr().err
+
+
+def test_a_record_compares_with_itself(measured: Path, capsys: Capture) -> None:
+    assert main(["compare", str(measured), str(measured), "--json", "--explain"]) == 0
+    streams = capsys.readouterr()
+    assert json.loads(streams.out)["verdict"] == "descriptive"
+    assert "a verdict takes 5 launches on each side" in streams.err
+
+
+def test_the_page_of_a_record_is_named_in_the_last_line(
+    measured: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["site", str(measured), "--out", str(tmp_path / "site")]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].split()[-1] == str(
+        tmp_path / "site" / "index.html"
+    )
+
+
+def test_the_doctor_writes_one_fingerprint_twice(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    assert main(["doctor", "--fingerprint", str(one)]) == 0
+    assert main(["doctor", "--fingerprint", str(other)]) == 0
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_ctrl_c_ends_a_run_with_130_and_its_worker_with_it(tmp_path: Path) -> None:
+    """The worker waits in a read that never ends."""
+    recipe = tmp_path / "recipe.json"
+    assert main(["compile", "workload:smollm2-grpo-ci", "-o", str(recipe)]) == 0
+    (tmp_path / "model").mkdir()
+    os.mkfifo(tmp_path / "model" / "config.json")
+    (tmp_path / "train.parquet").touch()
+    command = [sys.executable, "-m", "miniverl.bench", "run", str(recipe)]
+    command += ["--model", str(tmp_path / "model"), "--train", str(tmp_path / "train.parquet")]
+    out = tmp_path / "run"
+    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (out / "worker.json").exists():
+        assert time.monotonic() < deadline, "no worker"
+        time.sleep(0.01)
+    worker = json.loads((out / "worker.json").read_text())["pid"]
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+
+    assert process.returncode == 130
+    assert "Stopped by the user." in told
+    assert "Traceback" not in told
+    assert not Path(f"/proc/{worker}/exe").exists()
