@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# A phase's short name, in the order of a step.
+# The phases of a step in their order, and their short names; checkpoint and validation come after it.
 _PHASES = {
     "rollout": "rollout",
     "reward": "reward",
@@ -11,8 +11,6 @@ _PHASES = {
     "score_reference": "reference",
     "advantage": "advantage",
     "update": "update",
-    "checkpoint": "checkpoint",
-    "validation": "validation",
 }
 _SHOWN_FROM_SECONDS = 0.05
 
@@ -36,11 +34,12 @@ class Live:
                     f"  {event['role']}: {event['parameters']:,} parameters, "
                     f"{event['trainable_parameters']:,} trained, {event['seconds']:.1f} s to load"
                 )
+            case "step_started":
+                self._phases = {}
             case "phase_finished":
                 self._phases[event["phase"]] = (event["seconds"], event["tokens"])
             case "step_finished":
                 self._write(_step_line(event, self._num_steps, self._phases))
-                self._phases = {}
             case "validation_finished":
                 numbers = "  ".join(f"{name} {value:.4g}" for name, value in _sorted(event))
                 self._write(f"  validation at step {event['step']}: {numbers}")

@@ -7,5 +7,6 @@ _WITHOUT_A_TERMINAL_COLUMNS = 120
 
 def draw(table: RenderableType) -> None:
     console = Console(stderr=True)
-    width = None if console.is_terminal else _WITHOUT_A_TERMINAL_COLUMNS
-    console.print(table, width=width, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(stderr=True, width=_WITHOUT_A_TERMINAL_COLUMNS)
+    console.print(table)
