@@ -135,9 +135,10 @@ def sentence(lock: str, facts: Facts, missing: int) -> str:
         "test": "what the tests need on top",
         "data": "what generating prompts needs on top; a C compiler is needed",
     }[lock]
-    size = f"{missing} of its {facts.packages} packages"
-    if missing == facts.packages:
-        size = f"{missing} packages, {facts.download_bytes / 1e6:.0f} MB where nothing is cached"
+    megabytes = f"{facts.download_bytes / 1e6:.0f} MB where nothing is cached"
+    size = f"{missing} packages, {megabytes}"
+    if missing < facts.packages:
+        size = f"{missing} of its {facts.packages} packages, which together are {megabytes}"
     return f"Installing {lock} into .venv ({what}): {size}."
 
 
