@@ -150,7 +150,6 @@ class _Training:
         self._out = out
         self._parts = parts
         self._journal = journal
-        self._padding_token = models.padding_token(parts.tokenizer)
         self.policy = self._load_policy(inputs.model, device)
         self._clock = Clock(journal, self.policy.device)
         self._reference = self._load_reference()
@@ -193,7 +192,6 @@ class _Training:
                 recipe,
                 learning_rate=recipe.optimizer.learning_rate
                 * factor(step - 1, recipe.learning_rate_schedule),
-                padding_token=self._padding_token,
             )
             counted.tokens = recipe.update.epochs * _num_tokens(trajectories)
         numbers |= metrics.rollout_metrics(trajectories)
@@ -235,7 +233,6 @@ class _Training:
                 trajectories,
                 temperature=self._recipe.rollout.temperature,
                 micro_batch_tokens=self._recipe.update.micro_batch_tokens,
-                padding_token=self._padding_token,
                 with_entropy=phase == "score_old",
             )
             counted.tokens = _num_tokens(trajectories)

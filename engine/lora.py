@@ -38,8 +38,10 @@ class LoraLinear(nn.Module):
         outputs = functional.linear(inputs, self.weight, self.bias)
         if not self.is_enabled:
             return outputs
-        change = functional.linear(functional.linear(inputs, self.lora_A), self.lora_B)
-        return torch.add(outputs, change, alpha=self.scale)
+        down = functional.linear(inputs, self.lora_A)
+        if inputs.dim() != 2:
+            return outputs + self.scale * functional.linear(down, self.lora_B)
+        return torch.addmm(outputs, down, self.lora_B.T, alpha=self.scale)
 
 
 def attach(network: nn.Module, head: nn.Module, lora: Lora, seed: int) -> None:

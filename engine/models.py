@@ -1,8 +1,6 @@
 """Models: the policy that is trained, the reference it is held to, and the tokenizer, from a Hugging Face folder.
 
-A model is used in two parts, body and head, so that nobody builds logits where no token is predicted.
-
-Axes: B sequences, T tokens, H hidden, V vocabulary.
+Axes: H hidden, V vocabulary.
 """
 
 import copy
@@ -32,11 +30,14 @@ DTYPES: dict[Dtype, torch.dtype] = {
 
 
 class Model:
-    """A causal language model: `network` is the transformers module, `compute_dtype` what it multiplies in."""
+    """A causal language model: the transformers module, and how engine/forward.py runs it."""
 
-    def __init__(self, network: Any, compute_dtype: torch.dtype) -> None:
+    def __init__(
+        self, network: Any, *, compute_dtype: torch.dtype, checkpoints_activations: bool
+    ) -> None:
         self.network = network
         self.compute_dtype = compute_dtype
+        self.checkpoints_activations = checkpoints_activations
 
     @property
     def device(self) -> torch.device:
@@ -47,14 +48,6 @@ class Model:
         """The output projection: logits are hidden states times its transpose."""
         weight: Tensor = self.network.get_output_embeddings().weight
         return weight
-
-    def hidden_states(self, tokens_BT: Tensor) -> Tensor:
-        """Last hidden states [B, T, H] of rows padded at the right: causal attention meets no padding."""
-        with self.autocast():
-            hidden_BTH: Tensor = self.network.base_model(
-                tokens_BT, use_cache=False
-            ).last_hidden_state
-        return hidden_BTH
 
     def autocast(self) -> torch.autocast:
         """Multiplies in `compute_dtype` where the parameters have another type."""
@@ -83,7 +76,6 @@ Reference = Callable[[], AbstractContextManager[Model]]
 class Tokenizer(prompts.Tokenizer, Protocol):
     chat_template: str | None
     eos_token_id: int
-    pad_token_id: int | None
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
@@ -112,17 +104,22 @@ def load_policy(recipe: PolicyRecipe, folder: Path, *, adapter_seed: int, device
     network = _load_network(folder, DTYPES[recipe.parameter_dtype], device)
     if recipe.lora is not None:
         lora.attach(network, network.get_output_embeddings(), recipe.lora, adapter_seed)
-    if recipe.checkpoints_activations:
-        network.gradient_checkpointing_enable({"use_reentrant": False})
-        network.train()  # transformers checkpoints in this mode only; nothing here has dropout
-    return Model(network, DTYPES[recipe.compute_dtype])
+    return Model(
+        network,
+        compute_dtype=DTYPES[recipe.compute_dtype],
+        checkpoints_activations=recipe.checkpoints_activations,
+    )
 
 
 def reference_of(policy: Model) -> Reference:
     """The policy as it was loaded: its adapters off, or a frozen copy of its present weights."""
     if lora.adapters(policy.network):
         return lambda: _adapters_off(policy)
-    frozen = Model(copy.deepcopy(policy.network).requires_grad_(False), policy.compute_dtype)
+    frozen = Model(
+        copy.deepcopy(policy.network).requires_grad_(False),
+        compute_dtype=policy.compute_dtype,
+        checkpoints_activations=False,
+    )
     return lambda: _always(frozen)
 
 
@@ -148,11 +145,6 @@ def end_tokens(tokenizer: Tokenizer, folder: Path) -> tuple[int, ...]:
     named = json.loads(path.read_text("utf-8")).get("eos_token_id", []) if path.exists() else []
     more = [named] if isinstance(named, int) else named
     return tuple(sorted({tokenizer.eos_token_id, *more}))
-
-
-def padding_token(tokenizer: Tokenizer) -> int:
-    """What fills rows up. May be a real token: masks come from lengths."""
-    return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
 def require_device(device: str) -> None:

@@ -1,10 +1,10 @@
 """Scores: the log-probability, and the entropy, that a model gives each response token.
 
 The head multiplies response positions only, a few hundred at a time, and the backward pass computes its
-softmax again: [B, T, V] never exists, neither do the logits of all response tokens.
+softmax again: the logits of all response tokens never exist at once.
 
-Axes: B sequences, T tokens, R response positions, H hidden, V vocabulary, P response tokens of all rows
-one after the other, C a chunk of them. Scores are those of logits / max(temperature, 1e-8), unfiltered
+Axes: R response positions, H hidden, V vocabulary, P response tokens of all rows one after the other,
+C a chunk of them. Scores are those of logits / max(temperature, 1e-8), unfiltered
 (upstream: verl/workers/engine/fsdp/transformer_impl.py, prepare_model_outputs, v0.9.0).
 """
 
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from miniverl.engine.forward import Packed, num_packed_tokens, pack, predicting_states
 from miniverl.engine.models import Model
-from miniverl.engine.trajectory import Batch, Trajectory, batch
+from miniverl.engine.trajectory import Trajectory
 
 _CHUNK_POSITIONS = 256
 _LOWEST_TEMPERATURE = 1e-8
@@ -38,7 +39,6 @@ def score(
     *,
     temperature: float,
     micro_batch_tokens: int,
-    padding_token: int,
     with_entropy: bool,
 ) -> Scores:
     """Log-probs and entropies of every response token, computed in the bins that an update uses.
@@ -48,60 +48,47 @@ def score(
     log_probs: list[Tensor] = []
     entropy: list[Tensor] = []
     for members in bins(trajectories, micro_batch_tokens):
-        tensors = batch(members, padding_token, str(model.device))
-        log_probs_BR, entropy_BR = response_scores(
-            model, tensors, temperature=temperature, with_entropy=with_entropy
-        )
-        for row, member in enumerate(members):
-            log_probs.append(log_probs_BR[row, : len(member.response_tokens)].cpu())
-            entropy.append(entropy_BR[row, : len(member.response_tokens)].cpu())
+        packed = pack(members, model.device)
+        scores = response_scores(model, packed, temperature=temperature, with_entropy=with_entropy)
+        for kept, values_P in zip((log_probs, entropy), scores, strict=True):
+            kept += values_P.cpu().split(packed.response_lengths)
     return Scores(log_probs=tuple(log_probs), entropy=tuple(entropy))
 
 
 def bins(
     trajectories: Sequence[Trajectory], micro_batch_tokens: int
 ) -> Iterator[Sequence[Trajectory]]:
-    """Consecutive trajectories whose padded tokens (rows times longest row) stay within the budget.
+    """Consecutive trajectories that stay within the budget of tokens, a shared prompt counted once.
 
     Order and budget come from the recipe, so the order of every sum over bins does too. A trajectory that is
     longer than the budget has a bin of its own.
     """
-    start, longest = 0, 0
-    for index, each in enumerate(trajectories):
-        length = max(longest, len(each.prompt_tokens) + len(each.response_tokens))
-        if index > start and (index - start + 1) * length > micro_batch_tokens:
-            yield trajectories[start:index]
-            start, length = index, len(each.prompt_tokens) + len(each.response_tokens)
-        longest = length
-    if trajectories:
-        yield trajectories[start:]
+    members: list[Trajectory] = []
+    for each in trajectories:
+        if members and num_packed_tokens([*members, each]) > micro_batch_tokens:
+            yield members
+            members = []
+        members.append(each)
+    if members:
+        yield members
 
 
 def response_scores(
-    model: Model, tensors: Batch, *, temperature: float, with_entropy: bool
+    model: Model, packed: Packed, *, temperature: float, with_entropy: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [B, R] of the response tokens, with gradients; 0 outside the mask.
+    """Log-probs and entropies [P] of the response tokens, with gradients.
 
     Without `with_entropy` the second is 0 everywhere.
     """
-    hidden_BTH = model.hidden_states(tensors.tokens_BT)
-    rows_B1 = torch.arange(len(tensors.tokens_BT), device=hidden_BTH.device)[:, None]
-    flat_positions_BR = rows_B1 * hidden_BTH.shape[1] + tensors.logit_positions_BR
-    hidden_PH = hidden_BTH.flatten(0, 1).index_select(
-        0, flat_positions_BR[tensors.response_mask_BR]
-    )
-    log_probs_P, entropy_P = _HeadScores.apply(  # type: ignore[no-untyped-call]
-        hidden_PH,
+    scores: tuple[Tensor, Tensor] = _HeadScores.apply(  # type: ignore[no-untyped-call]
+        predicting_states(model, packed),
         model.head_VH,
-        tensors.response_tokens_BR[tensors.response_mask_BR],
+        packed.targets_P,
         max(temperature, _LOWEST_TEMPERATURE),
         model.compute_dtype,
         with_entropy,
     )
-    return (
-        _spread(log_probs_P, tensors.response_mask_BR),
-        _spread(entropy_P, tensors.response_mask_BR),
-    )
+    return scores
 
 
 class _HeadScores(torch.autograd.Function):
@@ -170,13 +157,6 @@ def _logits(hidden_CH: Tensor, head_VH: Tensor, temperature: float, dtype: torch
 def _chunks(length: int) -> Iterator[slice]:
     for start in range(0, length, _CHUNK_POSITIONS):
         yield slice(start, start + _CHUNK_POSITIONS)
-
-
-def _spread(values_P: Tensor, mask_BR: Tensor) -> Tensor:
-    """The values at the mask's places, row by row; 0 elsewhere."""
-    values_BR = values_P.new_zeros(mask_BR.shape)
-    values_BR[mask_BR] = values_P
-    return values_BR
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from miniverl.engine.forward import pack
 from miniverl.engine.loss import POLICY_LOSSES, aggregate, kl_estimate, vanilla_metrics
 from miniverl.engine.models import Model
 from miniverl.engine.recipe import KlLoss, Optimizer, PolicyLoss, Recipe
 from miniverl.engine.score import bins, response_scores
-from miniverl.engine.trajectory import Trajectory, batch
+from miniverl.engine.trajectory import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,6 @@ def update(
     recipe: Recipe,
     *,
     learning_rate: float,
-    padding_token: int,
 ) -> dict[str, float]:
     """Train the policy on one step's experiences; returns the step's numbers, means over its optimizer steps.
 
@@ -65,7 +65,7 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     steps = [
-        _mini_batch_step(policy, optimizer, members, recipe, padding_token)
+        _mini_batch_step(policy, optimizer, members, recipe)
         for members in _mini_batches(experiences, recipe)
     ]
     metrics = {name: math.fsum(step[name] for step in steps) / len(steps) for name in steps[0]}
@@ -84,7 +84,8 @@ def mini_batch_indices(
 
     The batch counts as padded to whole mini-batches by rows that carry no token, which fall out here.
     With `shuffle_seed`, the order is the one that torch's DataLoader gives for a generator of that seed: before
-    each permutation it draws the base seed of its workers (upstream: verl/utils/tensordict_utils.py,
+    each permutation it draws the base seed of its workers, behind it the first permutation of a second round
+    that it then does not need (upstream: verl/utils/tensordict_utils.py,
     make_iterator, v0.9.0, which starts again from the seed in every step).
     """
     num_rows = math.ceil(num_sequences / size) * size
@@ -94,6 +95,7 @@ def mini_batch_indices(
         if generator is not None:
             torch.empty((), dtype=torch.int64).random_(generator=generator)
             order = torch.randperm(num_rows, generator=generator).tolist()
+            torch.randperm(num_rows, generator=generator)
         for start in range(0, num_rows, size):
             members = [index for index in order[start : start + size] if index < num_sequences]
             if members:
@@ -122,7 +124,6 @@ def _mini_batch_step(
     optimizer: torch.optim.Optimizer,
     members: Sequence[Experience],
     recipe: Recipe,
-    padding_token: int,
 ) -> dict[str, float]:
     """Accumulate the mini-batch's gradient over its micro-batches and take one step along it."""
     normalisers = _Normalisers(
@@ -137,7 +138,7 @@ def _mini_batch_step(
     ):
         rows = members[first : first + len(micro_batch)]
         first += len(micro_batch)
-        shares = _add_gradient(policy, rows, recipe, normalisers, padding_token)
+        shares = _add_gradient(policy, rows, recipe, normalisers)
         totals = {name: totals.get(name, 0.0) + share for name, share in shares.items()}
     gradient_norm = float(
         torch.nn.utils.clip_grad_norm_(
@@ -155,16 +156,18 @@ def _add_gradient(
     rows: Sequence[Experience],
     recipe: Recipe,
     normalisers: _Normalisers,
-    padding_token: int,
 ) -> dict[str, float]:
     """Add one micro-batch's share of the mini-batch's gradient; returns its shares of the metrics."""
-    tensors = batch([each.trajectory for each in rows], padding_token, str(policy.device))
-    log_probs_BR, entropy_BR = response_scores(
+    packed = pack([each.trajectory for each in rows], policy.device)
+    log_probs_P, entropy_P = response_scores(
         policy,
-        tensors,
+        packed,
         temperature=recipe.rollout.temperature,
         with_entropy=recipe.policy_loss.entropy_coefficient != 0,
     )
+    log_probs_BR = _padded(log_probs_P.split(packed.response_lengths), policy)
+    entropy_BR = _padded(entropy_P.split(packed.response_lengths), policy)
+    mask_BR = _padded([torch.ones(length) for length in packed.response_lengths], policy).bool()
     old_log_probs_BR = _padded([each.old_log_probs for each in rows], policy)
     advantages_B1 = torch.tensor([[each.advantage] for each in rows], device=policy.device)
     advantages_BR = advantages_B1.expand_as(log_probs_BR)
@@ -173,7 +176,7 @@ def _add_gradient(
         old_log_probs_BR,
         advantages_BR,
         entropy_BR,
-        tensors.response_mask_BR,
+        mask_BR,
         recipe.policy_loss,
         normalisers,
     )
@@ -184,7 +187,7 @@ def _add_gradient(
         parts["kl_loss"] = _kl_loss(
             log_probs_BR,
             reference_log_probs_BR,
-            tensors.response_mask_BR,
+            mask_BR,
             recipe.kl_loss,
             recipe.policy_loss,
             normalisers,
@@ -195,7 +198,7 @@ def _add_gradient(
         log_probs_BR,
         old_log_probs_BR,
         advantages_BR,
-        tensors.response_mask_BR,
+        mask_BR,
         clip_low=recipe.policy_loss.clip_low,
         clip_high=recipe.policy_loss.clip_high,
         dual_clip=recipe.policy_loss.dual_clip,

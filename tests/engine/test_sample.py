@@ -1,0 +1,167 @@
+"""Rollouts: the decoder against transformers, and that nothing but its own noise reaches a response."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+
+from miniverl.engine.decoder import Decoder
+from miniverl.engine.models import Model, load_policy
+from miniverl.engine.recipe import Recipe
+from miniverl.engine.sample import Response, Sampling, generate
+from miniverl.engine.trajectory import Prompt
+
+PROMPTS = ([1, 14, 5, 7, 2], [1, 15, 2], [1, 14, 6, 8, 9, 4, 2], [1, 15, 9, 2])
+SAMPLING = Sampling(
+    samples_per_prompt=3, max_tokens=12, temperature=1.0, top_p=1.0, top_k=0, end_tokens=(3,)
+)
+
+
+@pytest.fixture
+def decoder(tiny_policy: Model) -> Decoder:
+    decoder = Decoder(tiny_policy, torch.float32)
+    decoder.load()
+    return decoder
+
+
+def _prompt(number: int) -> Prompt:
+    return Prompt(
+        prompt_id=number,
+        messages=(),
+        tokens=tuple(PROMPTS[number]),
+        ground_truth=None,
+        data_source="tiny",
+        extra={},
+    )
+
+
+def _generate(
+    decoder: Decoder, numbers: Sequence[int], sampling: Sampling = SAMPLING, version: int = 0
+) -> list[Response]:
+    prompts = [_prompt(number) for number in numbers]
+    return generate(decoder, prompts, sampling, seed=5, policy_version=version)
+
+
+def _next_logits(model: Model, tokens: Sequence[int]) -> Tensor:
+    with torch.no_grad():
+        logits_V: Tensor = model.network(torch.tensor([tokens])).logits[0, -1]
+    return logits_V
+
+
+@pytest.mark.parametrize("config_class", [LlamaConfig, Qwen2Config, Qwen3Config])
+def test_the_decoder_gives_the_logits_of_transformers(
+    make_model: Callable[..., Path], tiny_recipe: Recipe, config_class: type
+) -> None:
+    model = load_policy(tiny_recipe.policy, make_model(config_class), adapter_seed=1, device="cpu")
+    for name, parameter in model.trained().items():
+        if name.endswith("lora_B"):
+            torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(2))
+    decoder = Decoder(model, torch.float32)
+    decoder.load()
+    rows = [0, 0, 1, 2]
+    sequences = [list(PROMPTS[index]) for index in rows]
+    logits_BV = decoder.start(PROMPTS[:3], rows, max_new_tokens=70)
+    for _ in range(66):  # beyond the 64 columns that attention reads first
+        expected_BV = torch.stack([_next_logits(model, tokens) for tokens in sequences])
+        torch.testing.assert_close(logits_BV, expected_BV, atol=1e-4, rtol=1e-4)
+        tokens_B = torch.stack(
+            [logits_V.topk(row + 1).indices[-1] for row, logits_V in enumerate(logits_BV)]
+        )
+        for tokens, token in zip(sequences, tokens_B.tolist(), strict=True):
+            tokens.append(token)
+        logits_BV = decoder.step(tokens_B)
+
+
+def test_rows_go_on_unchanged_when_others_leave(decoder: Decoder) -> None:
+    tokens_B = torch.tensor([5, 6, 7, 8])
+    decoder.start(PROMPTS, [0, 1, 2, 3], max_new_tokens=4)
+    decoder.step(tokens_B)
+    expected_BV = decoder.step(tokens_B)
+    decoder.start(PROMPTS, [0, 1, 2, 3], max_new_tokens=4)
+    decoder.step(tokens_B)
+    decoder.keep([0, 3, 2])
+    assert torch.equal(decoder.step(tokens_B[[0, 3, 2]]), expected_BV[[0, 3, 2]])
+
+
+def test_loading_takes_the_present_weights(tiny_policy: Model, decoder: Decoder) -> None:
+    before_BV = decoder.start(PROMPTS, [0, 1], max_new_tokens=1)
+    for parameter in tiny_policy.trained().values():
+        parameter.data.mul_(0.5)
+    assert torch.equal(decoder.start(PROMPTS, [0, 1], max_new_tokens=1), before_BV)
+    decoder.load()
+    assert not torch.equal(decoder.start(PROMPTS, [0, 1], max_new_tokens=1), before_BV)
+
+
+def test_sampling_leaves_the_policy_as_it_was(tiny_policy: Model, decoder: Decoder) -> None:
+    before = {name: each.clone() for name, each in tiny_policy.network.named_parameters()}
+    _generate(decoder, [0, 1])
+    for name, each in tiny_policy.network.named_parameters():
+        assert torch.equal(each, before[name])
+
+
+def test_responses_come_by_prompt_and_sample(decoder: Decoder) -> None:
+    responses = _generate(decoder, [2, 0])
+    assert [(each.prompt.prompt_id, each.sample) for each in responses] == [
+        (2, 0), (2, 1), (2, 2), (0, 0), (0, 1), (0, 2)
+    ]  # fmt: skip
+
+
+def test_a_response_ends_with_its_first_end_token_or_at_the_limit(decoder: Decoder) -> None:
+    responses = _generate(decoder, [0, 1, 2, 3])
+    assert {each.is_finished for each in responses} == {True, False}
+    for each in responses:
+        assert 3 not in each.tokens[:-1]
+        assert each.is_finished == (each.tokens[-1] == 3)
+        assert each.is_finished or len(each.tokens) == SAMPLING.max_tokens
+        assert len(each.log_probs) == len(each.tokens)
+
+
+def test_without_end_tokens_every_response_reaches_the_limit(decoder: Decoder) -> None:
+    responses = _generate(decoder, [0, 1, 2, 3], replace(SAMPLING, end_tokens=()))
+    assert {len(each.tokens) for each in responses} == {SAMPLING.max_tokens}
+    assert any(3 in each.tokens for each in responses)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_response_does_not_depend_on_what_is_sampled_beside_it(
+    decoder: Decoder, threads: int
+) -> None:
+    together = {
+        (each.prompt.prompt_id, each.sample): each for each in _generate(decoder, [0, 1, 2, 3])
+    }
+    torch.set_num_threads(threads)
+    for numbers in ([3, 1], [2], [0]):
+        for each in _generate(decoder, numbers):
+            assert each == together[each.prompt.prompt_id, each.sample]
+    torch.set_num_threads(1)
+    single = replace(SAMPLING, samples_per_prompt=1)
+    assert _generate(decoder, [1], single) == [together[1, 0]]
+
+
+def test_noise_differs_between_samples_and_policy_versions(decoder: Decoder) -> None:
+    first, second = _generate(decoder, [0]), _generate(decoder, [0], version=1)
+    assert len({each.tokens for each in first}) == 3
+    assert [each.tokens for each in first] != [each.tokens for each in second]
+
+
+def test_greedy_takes_the_largest_logit(tiny_policy: Model, decoder: Decoder) -> None:
+    greedy = replace(SAMPLING, temperature=0.0, samples_per_prompt=2)
+    first, second = _generate(decoder, [0], greedy)
+    assert first.tokens == second.tokens
+    tokens = list(PROMPTS[0])
+    for token in first.tokens:
+        assert token == int(_next_logits(tiny_policy, tokens).argmax())
+        tokens.append(token)
+
+
+def test_log_probs_are_those_of_the_drawn_tokens(tiny_policy: Model, decoder: Decoder) -> None:
+    response = _generate(decoder, [0], replace(SAMPLING, temperature=0.7))[0]
+    tokens = list(PROMPTS[0])
+    for token, log_prob in zip(response.tokens, response.log_probs, strict=True):
+        expected_V = (_next_logits(tiny_policy, tokens) / 0.7).log_softmax(-1)
+        assert log_prob == pytest.approx(expected_V[token].item(), abs=1e-4)
+        tokens.append(token)
