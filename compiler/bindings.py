@@ -134,7 +134,9 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
     if bindings.without_validation:
         rows["validation"] = ("data.val_files", None)
     if bindings.reward:
-        rows["reward"] = ("reward.custom_reward_function.path", bindings.reward)
+        block = "miniverl.reward.provider"
+        field = block if leaves.get(block) else "reward.custom_reward_function.path"
+        rows["reward"] = (field, bindings.reward)
     source_values: dict[str, Any] = {**leaves}
     if "compute_dtype" in bindings.origins:
         field = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"

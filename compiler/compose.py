@@ -10,6 +10,7 @@ out and the rest composed again, so that every fault is found at once. Nothing i
 import gc
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ def main() -> None:
         # OmegaConf derives its loader from this class at each load: same rules, a third of the time.
         yaml.SafeLoader = yaml.CSafeLoader
     request = json.load(sys.stdin)
+    os.environ.clear()  # ${oc.env:NAME} finds nothing, not even what started this process
     faults: list[Fault] = []
     answer: dict[str, Any] = {"leaves": {}, "interpolations": {}}
     with initialize_config_dir(request["tree"], version_base=None):

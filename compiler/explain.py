@@ -9,7 +9,6 @@ from miniverl.compiler import profiles, upstream
 from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import parse
 from miniverl.compiler.follows import FOLLOWS
-from miniverl.compiler.rule import Context
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
 
@@ -26,14 +25,12 @@ def explain(
 
     Raises WrongCall, with the nearest name, for what is no leaf.
     """
-    chosen = profiles.named(profile)
+    chosen = profiles.called(profile or profiles.DEFAULTS["hydra"])
     defaults = sources.defaults(chosen.config_name, version=chosen.verl, progress=progress)
     if field not in defaults:
         raise WrongCall([_no_leaf(field, defaults)])
-    number = chosen.table.first_match(field)
-    assert number is not None, f"no rule covers {field}"
-    context = Context(leaves=defaults, defaults=defaults, bindings=parse([]).for_rules())
-    verdict = chosen.table.rules[number].judge(field, defaults[field], context)
+    context = profiles.nothing_set(chosen, defaults, parse([]))
+    verdict = chosen.table.judge(field, defaults[field], context)
     return {
         "classification": str(verdict.classification),
         "default": defaults[field],

@@ -1,21 +1,22 @@
 """From a launch to a recipe and a report: compose, judge every leaf, write every recipe path once."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from miniverl.compiler import profiles, upstream
+from miniverl.compiler import files, legacy, mapping, profiles, upstream
 from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, parse
 from miniverl.compiler.judge import context_of, judge, problems_of
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.report import report
-from miniverl.compiler.rule import Context, Finding
+from miniverl.compiler.rule import REJECTING, Class, Context, Finding
 from miniverl.compiler.rules.switches import schedule_kind, validates
 from miniverl.compiler.rules.trainer import total_steps
 from miniverl.compiler.source import Override, Source
+from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Recipe
@@ -46,13 +47,17 @@ def compile_launch(
     bindings: Sequence[str] = (),
     progress: upstream.Progress = upstream.quiet,
 ) -> Compiled:
-    """Compile `hydra:CONFIG`, or `launch:NAME` with overrides stated on top of its own.
+    """Compile `hydra:CONFIG`, `launch:NAME` with overrides stated on top of its own, or a config file.
 
-    Raises WrongCall for a mistake in the call itself, Refused for a launch that does not compose, and
-    CannotHere when upstream's tree is neither in the cache nor to be had.
+    Raises WrongCall for a mistake in the call itself, Refused for a launch that does not compose and for a
+    file that cannot be read, and CannotHere when upstream's tree is neither in the cache nor to be had.
     """
-    chosen = profiles.named(profile)
     bound = parse(bindings)
+    if files.is_file(source) and not _SOURCE.fullmatch(source):
+        if overrides:
+            raise WrongCall([_overridden(source, str(overrides[0]))])
+        return compile_file(Path(source), bound, profile, progress)
+    chosen = profiles.named(profile)
     stated = _numbered(overrides)
     config_name, launched = _named(source)
     _covers(chosen, config_name)
@@ -62,26 +67,39 @@ def compile_launch(
     return compile_source(composed, bound, chosen)
 
 
+def compile_file(
+    path: Path, bindings: Bindings, profile: str | None, progress: upstream.Progress
+) -> Compiled:
+    """Compile a whole resolved config, or a documented subset with its `miniverl` block."""
+    document = mapping.read(path)
+    is_subset = files.has_block(document)
+    chosen = profiles.named(profile, "subset" if is_subset else "resolved")
+    defaults = sources.defaults(chosen.config_name, version=chosen.verl, progress=progress)
+    if not is_subset:
+        return compile_source(files.resolved(document, defaults, chosen), bindings, chosen)
+    source = files.subset(document, defaults, chosen)
+    return compile_source(source, files.bound_by(source, bindings), chosen)
+
+
 def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Compiled:
-    """Judge and lower a composed config."""
+    """Judge and lower a config."""
     context = context_of(source, seen_by_rules(bindings, source))
-    findings = judge(source, profile.table, context)
+    judged = judge(source, profile.table, context)
+    findings = tuple(_shown(judged, source, profile))
     problems = _of_known_leaves(problems_of(findings), source)
-    required = () if problems else _required_input(context)
+    required = source.required if problems else (*source.required, *_required_input(context))
     status = "rejected" if problems else "needs_user_input" if required else "accepted"
     missing = bindings.missing(validates=validates(context))
-    execution = _execution(status, missing)
-    recipe = _recipe(findings, context) if execution["status"] == "executable" else None
-    warnings = (*source.notes, *map(_warning, (one for one in findings if one.warning)))
-    nothing_set = Context(
-        leaves=source.defaults, defaults=source.defaults, bindings=parse([]).for_rules()
-    )
+    execution = _execution(status, missing, findings)
+    recipe = _recipe(judged, context) if execution["status"] == "executable" else None
+    warnings = (*source.notes, *map(_warning, (one for one in judged if one.warning)))
+    nothing_set = profiles.nothing_set(profile, source.defaults, parse([]))
     rules_sha256 = profiles.rules_sha256(profile, nothing_set)
     return Compiled(
         status=status,
         execution=execution,
         findings=findings,
-        problems=problems or required,
+        problems=(*problems, *required),
         warnings=warnings,
         recipe=recipe,
         report=report(
@@ -104,6 +122,30 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
             "validation": bindings.validation.path if bindings.validation else None,
         },
     )
+
+
+def _shown(judged: Sequence[Finding], source: Source, profile: Profile) -> Iterator[Finding]:
+    """The findings of a report: of a subset, those of what it states, and what else stands in its way."""
+    required = {problem.field for problem in source.required}
+    for finding in judged:
+        is_stated = source.stated is None or finding.field in source.stated
+        if is_stated and not profile.admits(finding.field):
+            yield replace(
+                finding,
+                classification=Class.UNSUPPORTED,
+                reason="no leaf of the documented subset",
+                fix=_outside(finding.field, source),
+            )
+        elif is_stated or (finding.classification in REJECTING and finding.field not in required):
+            yield finding
+
+
+def _outside(field: str, source: Source) -> str:
+    if old := legacy.fix(field):
+        return old
+    if field in source.defaults:
+        return f"Remove {field}, or compile the launch itself as hydra: with overrides"
+    return did_you_mean(field, source.leaves.keys() - {field}, f"Remove {field}")
 
 
 def written(findings: Sequence[Finding]) -> dict[str, Any]:
@@ -178,9 +220,17 @@ def _warning(finding: Finding) -> str:
     return text if finding.field in text else f"{finding.field}: {text}"
 
 
-def _execution(status: str, missing: Sequence[str]) -> dict[str, Any]:
+def _execution(status: str, missing: Sequence[str], findings: Sequence[Finding]) -> dict[str, Any]:
+    """What is accepted and yet not run here leaves nothing to assess, whatever is bound."""
     if status != "accepted":
         return {"status": "not_assessed"}
+    not_run = [
+        {"field": one.field, "reason": one.not_run, "value": one.value}
+        for one in findings
+        if one.not_run
+    ]
+    if not_run:
+        return {"status": "not_assessed", "missing": list(missing), "not_run": not_run}
     if missing:
         return {"status": "requires_bindings", "missing": list(missing)}
     return {"status": "executable"}
@@ -202,7 +252,7 @@ def _named(source: str) -> tuple[str, tuple[Override, ...]]:
             value=source,
             origin="command line",
             reason="not a source that can be compiled",
-            fix="Give hydra:ppo_trainer followed by overrides, or launch:grpo",
+            fix="Give hydra:ppo_trainer followed by overrides, launch:grpo, or a .yaml or .json file",
         )
         raise WrongCall([problem])
     kind, name = match.groups()
@@ -210,6 +260,16 @@ def _named(source: str) -> tuple[str, tuple[Override, ...]]:
         return name, ()
     launch = sources.launch(name)
     return launch.config_name, sources.numbered(launch.overrides, f"launches/{name}.yaml override")
+
+
+def _overridden(source: str, override: str) -> Problem:
+    return Problem(
+        field="source",
+        value=source,
+        origin="command line",
+        reason=f"a file states a whole config, and {override} comes on top of it",
+        fix="Change it in the file, or compile hydra:ppo_trainer with overrides",
+    )
 
 
 def _covers(profile: Profile, config_name: str) -> None:

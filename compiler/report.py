@@ -106,16 +106,36 @@ def _stated_rows(source: Source) -> Iterator[dict[str, Any]]:
 
 def _lowered_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
     """What one device has no use for, and values that mean something else here than upstream."""
+    yield from _resources(findings)
     for finding in findings:
         if finding.field == "actor_rollout_ref.rollout.name":
-            yield _lowering("physical_runtime", finding.field, finding.value, finding.label)
+            local = finding.lowered or finding.label
+            yield _lowering("physical_runtime", finding.field, finding.value, local)
+        elif finding.field in _RESOURCES:
+            continue
         elif finding.classification is Class.DISTRIBUTED:
             if type(finding.value) is int and finding.value > 1 and finding.origin != "default":
                 yield _lowering("distributed_only", finding.field, finding.value, 1)
-        elif finding.warning and finding.target and finding.classification in _RUN_OTHERWISE:
+        elif _means_otherwise(finding):
             yield _lowering("local_value", finding.field, finding.value, finding.lowered)
 
 
+def _means_otherwise(finding: Finding) -> bool:
+    """Labels of earlier profiles name quantities of their own; what is written for them is no other value."""
+    is_same_quantity = finding.target is not None and finding.label == finding.target
+    return is_same_quantity and bool(finding.warning) and finding.classification in _RUN_OTHERWISE
+
+
+def _resources(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
+    """Devices of a machine and machines are one row, as published."""
+    stated = {one.field: one.value for one in findings if one.field in _RESOURCES}
+    if any(type(value) is int and value > 1 for value in stated.values()):
+        source = {field.removeprefix("trainer."): value for field, value in stated.items()}
+        local = {"devices": 1, "processes": 1}
+        yield _lowering("distributed_only", "/".join(_RESOURCES), source, local)
+
+
+_RESOURCES = ("trainer.n_gpus_per_node", "trainer.nnodes")
 _RUN_OTHERWISE = frozenset({Class.CONFORMANT, Class.LOWERED})
 
 

@@ -7,6 +7,7 @@ so that the same overrides mean the same config on every machine.
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from miniverl.compiler.suggest import did_you_mean, nearest
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
 MANDATORY = "???"  # upstream's mark of a leaf that has no value until somebody sets one
+_LEADS_OUT = re.compile(r"(^|[/\\'\"\[,\s])\.\.([/\\'\"\],\s]|$)|^[\s'\"\[]*[/~]|://")
 LAUNCHES = files("miniverl.compiler") / "launches"
 
 
@@ -115,6 +117,8 @@ def compose(
     if config_name not in known:
         raise WrongCall([_unknown("config name", config_name, known)])
     overrides = (*launched, *stated)
+    if hostile := tuple(_out_of_the_tree(overrides, tree)):
+        raise Refused(hostile)
     heard = [one for one in overrides if not one.key.startswith("hydra.")]
     child = _ask(tree, config_name, heard)
     shipped = _composed_once(tree, version, config_name, (), "defaults")
@@ -185,9 +189,10 @@ def _composed_once(
             return leaves
     answer = _answer(_ask(tree, config_name, overrides))
     assert not answer["faults"], answer["faults"]
-    upstream.write_whole(
-        kept, json.dumps({"key": key, "leaves": answer["leaves"]}, sort_keys=True) + "\n"
-    )
+    with upstream.cache_writes():
+        upstream.write_whole(
+            kept, json.dumps({"key": key, "leaves": answer["leaves"]}, sort_keys=True) + "\n"
+        )
     return dict(answer["leaves"])
 
 
@@ -227,7 +232,7 @@ def _origins(
     """Where each leaf was set: the last override of it or above it, else upstream's tree."""
     setters = {override.key: override for override in overrides}
     for field in leaves:
-        above = [field, *_parents(field)]
+        above = [field, *parents(field)]
         setter = next((setters[path] for path in above if path in setters), None)
         if setter is not None:
             yield field, str(setter)
@@ -237,7 +242,7 @@ def _origins(
             yield field, "default"
 
 
-def _parents(field: str) -> Iterator[str]:
+def parents(field: str) -> Iterator[str]:
     """`a.b`, `a` of `a.b.c`."""
     while "." in field:
         field = field.rpartition(".")[0]
@@ -276,7 +281,7 @@ def _composition_problems(
 
 def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: Path) -> str:
     """What mends a fault that Hydra or OmegaConf reported in its own words."""
-    fields = {path for leaf in shipped for path in (leaf, *_parents(leaf))}
+    fields = {path for leaf in shipped for path in (leaf, *parents(leaf))}
     if "sweep" in reason:
         return f"Give one value; a list is {field}=[a,b], a string with commas {field}='a,b'"
     if "does not resolve" in reason:
@@ -288,8 +293,8 @@ def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: P
     if "delete" in reason:
         return did_you_mean(field, fields, "Drop the override: there is nothing to take away")
     if "Available options" in reason or "onfig group" in reason:
-        options = sorted(path.stem for path in (tree / field).glob("*.yaml"))
-        return did_you_mean(text, options, f"Take one of {', '.join(options)}")
+        options = _groups(tree).get(field, [])
+        return did_you_mean(text, options, f"Take one of {', '.join(options) or 'what is there'}")
     if reason.startswith("Could not") and (successor := legacy.fix(field)):
         return successor
     if reason.startswith("Could not"):
@@ -297,6 +302,32 @@ def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: P
     if "finite" in reason:
         return "Give a finite number"
     return f"Follow Hydra's grammar: {field}=value, strings with special characters in quotes"
+
+
+def _out_of_the_tree(overrides: Sequence[Override], tree: Path) -> Iterator[Problem]:
+    """Overrides that would compose files from elsewhere: only the pinned tree is known to the rules."""
+    groups = _groups(tree)
+    for override in overrides:
+        group, _, text = override.text.lstrip("+~").partition("=")
+        folder = group.partition("@")[0].strip()
+        is_group = "/" in folder or folder in groups
+        leads_out = bool(_LEADS_OUT.search(text)) or bool(_LEADS_OUT.search(folder))
+        if override.key == "hydra.searchpath" or (is_group and leads_out):
+            yield Problem(
+                field=override.key,
+                value=text,
+                origin=str(override),
+                reason="it takes config files from outside of the pinned tree",
+                fix="Remove it, and state what those files hold as overrides",
+            )
+
+
+def _groups(tree: Path) -> dict[str, list[str]]:
+    """Config groups and their options."""
+    groups: dict[str, list[str]] = {}
+    for path in sorted(tree.rglob("*.yaml")):
+        groups.setdefault(path.parent.relative_to(tree).as_posix(), []).append(path.stem)
+    return groups
 
 
 def _missing(

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -74,6 +75,22 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "miniverl"
 
 
+@contextmanager
+def cache_writes() -> Iterator[None]:
+    """What the file system refuses while the cache is written is CannotHere, with the folder named."""
+    try:
+        yield
+    except OSError as error:
+        problem = Problem(
+            field="cache folder",
+            value=str(cache_dir()),
+            origin="MINIVERL_CACHE" if os.environ.get("MINIVERL_CACHE") else "default",
+            reason=f"it cannot be written: {error.strerror or error}",
+            fix="Set MINIVERL_CACHE to a folder that you may write to, on a disk with room",
+        )
+        raise CannotHere([problem]) from error
+
+
 def tree(version: str, progress: Progress) -> Path:
     """The folder with upstream's config tree, fetched when it is not in the cache, verified each time.
 
@@ -82,7 +99,9 @@ def tree(version: str, progress: Progress) -> Path:
     pin = PINS[version]
     release = cache_dir() / "upstream" / f"verl-{version}"
     if not release.exists():
-        _unpack(fetch_wheel(pin.wheel, progress), release)
+        wheel = fetch_wheel(pin.wheel, progress)
+        with cache_writes():
+            _unpack(wheel, release)
     config_tree = release / CONFIG_TREE
     found = tree_sha256(config_tree)
     if found != pin.tree_sha256:
@@ -109,9 +128,8 @@ def fetch_wheel(wheel: Wheel, progress: Progress) -> Path:
     """
     kept = cache_dir() / "wheels" / wheel.file
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".incoming-") as incoming:
-            arrived = _download(wheel, Path(incoming), progress)
+        with cache_writes(), _incoming(kept.parent) as incoming:
+            arrived = _download(wheel, incoming, progress)
             _verify(arrived, wheel)
             _sync(arrived)
             arrived.rename(kept)
@@ -132,6 +150,14 @@ def write_whole(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     Path(file.name).rename(path)
     _sync(path.parent)
+
+
+@contextmanager
+def _incoming(folder: Path) -> Iterator[Path]:
+    """A folder beside its destination, so that what has arrived can be renamed into place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".incoming-") as incoming:
+        yield Path(incoming)
 
 
 def _download(wheel: Wheel, incoming: Path, progress: Progress) -> Path:
