@@ -3,16 +3,12 @@
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json, say
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import Problem, WrongCall
-
-if TYPE_CHECKING:
-    from miniverl.bench.suite import Measured
 
 DEFAULT_WORKLOAD = "smollm2-grpo"
 
@@ -41,8 +37,9 @@ def bench(
 
     Each launch is a process of its own, under the workload's contract. Without a name: smollm2-grpo.
     """
-    from miniverl.bench import record, suite
+    from miniverl.bench import record, show, suite
     from miniverl.bench.progress import bars
+    from miniverl.bench.terminal import draw
     from miniverl.bench.workload import workload
 
     names = workloads or (DEFAULT_WORKLOAD,)
@@ -65,7 +62,10 @@ def bench(
     if as_json:
         records = [{"path": str(each.path), "record": each.record} for each in measured]
         print_json({"page": str(page), "records": records})
-    _tell(measured, page)
+    for each in measured:
+        draw(show.record_view(each.record))
+    for line in suite.closing_lines(measured, page):
+        say(line)
     return max((each.exit for each in measured), key=int)
 
 
@@ -134,18 +134,3 @@ def _default_pins() -> Iterable[str]:
     upstream = [name for name, pin in pins().items() if isinstance(pin, UpstreamPin)]
     taken = [name for each in names() for name in workload(each).pins]
     return dict.fromkeys([*upstream, *taken])
-
-
-def _tell(measured: Sequence["Measured"], page: Path) -> None:
-    """The records as tables, then where they are, then, where one is not as it should be, why."""
-    from miniverl.bench import show
-    from miniverl.bench.terminal import draw
-
-    for each in measured:
-        draw(show.record_view(each.record))
-    for each in measured:
-        say(f"record  {each.path}")
-    say(f"page    {page}")
-    for each in measured:
-        if each.exit is not Exit.DONE:
-            say(each.sentence)

@@ -150,6 +150,15 @@ def write_page(out: Path) -> Path:
     return site.write_site(valid, out / "site")
 
 
+def closing_lines(measured: Sequence[Measured], page: Path) -> list[str]:
+    """Where records and page are; where a record is not as it should be, the last words are why."""
+    return [
+        *(f"record  {each.path}" for each in measured),
+        f"page    {page}",
+        *(each.sentence for each in measured if each.exit is not Exit.DONE),
+    ]
+
+
 def execute(plan: Plan, write: Write) -> Ran:
     """The plan's launches, one after the other, as long as each ends as planned."""
     ran = Ran()

@@ -222,6 +222,36 @@ def test_the_doctor_writes_one_fingerprint_twice(tmp_path: Path) -> None:
     assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_recipe_runs_to_its_adapter_and_another_cannot_go_on_in_its_folder(
+    tiny_inputs: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    model, train = tiny_inputs / "model", tiny_inputs / "train.parquet"
+    overrides = [
+        "data.train_batch_size=2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.rollout.load_format=safetensors",
+        "data.max_prompt_length=16",
+        "data.max_response_length=4",
+        "actor_rollout_ref.model.lora_rank=2",
+        "trainer.save_freq=-1",
+    ]
+    bound = [f"model={model}", f"train={train}", "validation=none", "reward=last_number"]
+    for steps in (1, 2):
+        arguments = [*GRPO, *overrides, f"trainer.total_training_steps={steps}"]
+        arguments += [text for each in bound for text in ("--bind", each)]
+        arguments += ["--bind", "compute_dtype=float32", "-o", str(tmp_path / f"{steps}.json")]
+        assert main(arguments) == 0
+
+    inputs = ["--model", str(model), "--train", str(train), "--out", str(tmp_path / "run")]
+    assert main(["run", str(tmp_path / "1.json"), *inputs, "--threads", "1"]) == 0
+    assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").exists()
+    assert "step 1/1" in capsys.readouterr().err
+
+    assert main(["run", str(tmp_path / "2.json"), *inputs, "--resume"]) == 2
+    assert "has the recipe" in capsys.readouterr().err
+
+
 def test_ctrl_c_ends_a_run_with_130_and_its_worker_with_it(tmp_path: Path) -> None:
     """The worker waits in a read that never ends."""
     recipe = tmp_path / "recipe.json"

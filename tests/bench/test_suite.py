@@ -14,6 +14,7 @@ from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan
 from miniverl.bench.workload import Contract, workload
 from miniverl.compiler.lower import compile_launch
+from miniverl.compiler.upstream import quiet
 
 MakePlan = Callable[..., Plan]
 ROOMY = Contract(device_hours=1.0, peak_reserved_gib=8.0, peak_rss_gib=8.0, disk_gib=1.0)
@@ -93,6 +94,8 @@ def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
     page = suite.write_page(tmp_path)
     assert page == tmp_path / "site" / "index.html"
     assert written["record_sha256"] in page.read_text("utf-8")
+    last_two = [f"record  {measured.path}", f"page    {page}"]
+    assert suite.closing_lines([measured], page) == last_two
 
 
 def test_a_broken_contract_ends_in_a_record_that_names_it(make_plan: MakePlan) -> None:
@@ -102,7 +105,7 @@ def test_a_broken_contract_ends_in_a_record_that_names_it(make_plan: MakePlan) -
     assert validate.validate(measured.record) == []
     assert measured.record["status"] == "contract_exceeded"
     assert measured.record["reason_code"] == "memory_exceeded"
-    assert "0.050 GiB" in measured.sentence
+    assert "0.050 GiB" in suite.closing_lines([measured], Path("page"))[-1]
 
 
 def test_a_failed_launch_ends_in_a_record_that_says_why(make_plan: MakePlan) -> None:
@@ -131,3 +134,43 @@ def test_ctrl_c_ends_the_worker_and_leaves_a_record(make_plan: MakePlan) -> None
     assert validate.validate(measured.record) == []
     worker = json.loads((plan.straight / "worker.json").read_text())["pid"]
     assert telemetry.rss_bytes(worker) is None
+
+
+def test_only_the_workload_as_it_stands_on_its_own_stack_is_a_reference(
+    make_plan: MakePlan,
+) -> None:
+    plan = make_plan()
+    locked = replace(plan, stack=replace(plan.stack, matches=True))
+
+    assert locked.record_class == "reference"
+    assert replace(locked, seed=2).record_class == "modified"
+    for matches in (False, None):
+        other = replace(plan, stack=replace(plan.stack, matches=matches))
+        assert other.record_class == "unofficial"
+    of_another_card = replace(locked.chosen, is_official=False)
+    assert replace(locked, chosen=of_another_card).record_class == "unofficial"
+
+
+def test_the_kill_is_drawn_from_the_seed_within_one_step(tmp_path: Path) -> None:
+    """The delay is a share of the step: at least 0, less than 1."""
+    one, other = (
+        suite.prepare(
+            suite.Request(
+                workload="smollm2-grpo-ci",
+                gpu="cpu",
+                as_is=True,
+                launches=None,
+                seed=seed,
+                out=tmp_path,
+            ),
+            quiet,
+        )
+        for seed in (1, 2)
+    )
+
+    assert one.interruption is not None
+    assert other.interruption is not None
+    assert one.interruption.after_step == 1
+    assert 0 <= one.interruption.step_share < 1
+    assert one.interruption.step_share != other.interruption.step_share
+    assert one.recipe.seeds != other.recipe.seeds
