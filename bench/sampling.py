@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 from miniverl.bench import nvml, telemetry
@@ -22,7 +23,10 @@ def sampler(card: Card | None) -> Iterator[Sampler]:
     with nvml.opened():
 
         def readings(pid: int) -> Mapping[str, float]:
-            of_card = telemetry.card_readings(card.index, telemetry.process_tree(pid))
+            pids = telemetry.process_tree(pid)
+            of_card = nvml.ask(partial(telemetry.card_readings, card.index, pids))
+            if isinstance(of_card, Status):  # the card is lost; the run will say so itself
+                return _host_readings(pid)
             told = {name: v for name, v in of_card.items() if not isinstance(v, Status)}
             return {**_host_readings(pid), **told}
 
