@@ -19,6 +19,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     beside.mkdir(parents=True)
     yield beside
     for path in sorted(beside.iterdir()):
+        path.chmod(0o644)  # safetensors leaves its files to their owner alone
         _sync(path)
     _sync(beside)
     os.rename(beside, folder)
