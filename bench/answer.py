@@ -5,7 +5,7 @@ The one place that turns Problems into text. Loads nothing but click: `miniverl 
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,7 @@ def refuse(error: Problems, *, as_json: bool) -> Exit:
         print_json({"status": status, "problems": failure.plain(error.problems)})
     say_problems(error.problems)
     if kind is CannotHere:
-        first = error.problems[0]
-        say(f"{first.reason.rstrip('.')}. {first.fix.rstrip('.')}.")
+        say(_sentence(error.problems))
     elif len(error.problems) > 1:
         say(f"{len(error.problems)} problems.")
     return failure.EXITS[kind]
@@ -68,6 +67,17 @@ def say(line: str) -> None:
 def print_json(value: Any) -> None:
     """Canonical JSON on stdout: sorted keys, no NaN, a newline at the end."""
     click.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False))
+
+
+def _sentence(problems: Sequence[Problem]) -> str:
+    """What was found, and what to do; of several problems, the first."""
+    first, others = problems[0], len(problems) - 1
+    stands_alone = first.reason[:1].isupper()
+    found = (
+        first.reason if stands_alone else f"{first.field} = {_shown(first.value)}: {first.reason}"
+    )
+    more = f" (and {others} more)" if others else ""
+    return f"{found.rstrip('.')}{more}. {first.fix.rstrip('.')}."
 
 
 def _shown(value: object) -> str:

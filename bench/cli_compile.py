@@ -32,8 +32,8 @@ def compile_(
 ) -> Exit:
     """Judge every leaf of a launch, and lower it to a recipe.
 
-    SOURCE is hydra:ppo_trainer, launch:grpo or workload:NAME; overrides are Hydra's. Bindings are
-    model=FOLDER, train=FILE, validation=FILE or none, reward=NAME and compute_dtype=NAME.
+    SOURCE is hydra:ppo_trainer, launch:grpo, workload:NAME or a config file; overrides are Hydra's.
+    Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME.
     """
     from miniverl.bench import compiled_view
     from miniverl.bench.progress import bars

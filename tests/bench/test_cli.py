@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from miniverl.bench import record
+from miniverl.bench.answer import refuse
 from miniverl.bench.cli import main
 from miniverl.engine import recipe as recipes
+from miniverl.engine.problem import CannotHere, Problem
 
 GRPO = ["compile", "launch:grpo"]
 Capture = pytest.CaptureFixture[str]
@@ -106,6 +108,23 @@ def test_a_card_that_is_not_here_exits_3_with_one_sentence_last(
     assert code == 3
     assert "this machine has no NVIDIA card" in last
     assert "--gpu cpu" in last
+
+
+def test_of_several_reasons_why_this_machine_cannot_the_first_makes_the_last_line(
+    capsys: Capture,
+) -> None:
+    problems = [
+        Problem(
+            field=name, value="2.0", origin="lock", reason="the lock says 1.0", fix="make setup"
+        )
+        for name in ("torch", "peft")
+    ]
+    assert refuse(CannotHere(problems), as_json=False) == 3
+
+    told = capsys.readouterr().err
+    assert "peft = '2.0'" in told
+    last = "torch = '2.0': the lock says 1.0 (and 1 more). make setup."
+    assert told.splitlines()[-1] == last
 
 
 def test_an_accepted_launch_exits_0_with_its_report_on_stdout(capsys: Capture) -> None:
