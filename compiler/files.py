@@ -75,7 +75,7 @@ def subset(document: Document, defaults: Mapping[str, Any], profile: Profile) ->
     origins = {field: "default" for field in (*defaults, *profile.local)}
     for field in defaults:
         leaves[field], origins[field] = _value(field, document, implied, defaults)
-    branches = {above for field in document.leaves for above in parents(field)}
+    branches = {above for field in document.leaves for above in parents(field)} & defaults.keys()
     if stated[_ENABLED] is False:
         leaves[f"{_MODEL}.lora_rank"] = 0
     return Source(

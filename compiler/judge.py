@@ -8,6 +8,7 @@ from typing import Any
 
 from miniverl.compiler import legacy
 from miniverl.compiler.rule import REJECTING, Class, Context, Finding, Rule, Verdict
+from miniverl.compiler.rules.limits import LARGEST_WHOLE
 from miniverl.compiler.source import Source
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem
@@ -91,6 +92,12 @@ def problems_of(findings: Sequence[Finding]) -> tuple[Problem, ...]:
 def _judged(field: str, source: Source, table: Table, context: Context) -> Finding:
     value = source.leaves[field]
     verdict = table.judge(field, value, context)
+    if type(verdict.lowered) is int and abs(verdict.lowered) > LARGEST_WHOLE:
+        verdict = Verdict(
+            classification=Class.UNSUPPORTED,
+            reason="beyond 2^53 - 1 a whole number is not the same to every reader of a recipe",
+            fix=f"Set {field} to a smaller number",
+        )
     return Finding(
         field=field,
         value=value if source.stated is None else source.stated.get(field, value),

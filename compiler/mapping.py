@@ -78,12 +78,11 @@ def _content(path: Path) -> bytes:
     if not path.is_file():
         reason = "no such file"
         raise WrongCall([_problem("source", str(path), "command line", reason, "Give a file")])
-    with path.open("rb") as file:  # one byte more than allowed shows that there are more
-        content = file.read(LARGEST_BYTES + 1)
-    if len(content) > LARGEST_BYTES:
-        reason = f"larger than {LARGEST_BYTES} bytes, which no config is"
+    if (size := path.stat().st_size) > LARGEST_BYTES:
+        reason = f"{size} bytes, and no config has more than {LARGEST_BYTES}"
         raise Refused([_problem(path.name, None, path.name, reason, "Give the config alone")])
-    return content
+    with path.open("rb") as file:
+        return file.read(LARGEST_BYTES)
 
 
 def _text(content: bytes, name: str) -> str:

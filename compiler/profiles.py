@@ -51,7 +51,7 @@ class Profile:
         return upstream.PINS[self.verl]
 
 
-_BASE: tuple[Rule, ...] = (*RL_V09, *RL_V09_APPENDED)
+BASE: tuple[Rule, ...] = (*RL_V09, *RL_V09_APPENDED)
 
 
 def _rl(
@@ -71,7 +71,7 @@ def _rl(
         config_name="ppo_trainer",
         input=kind,
         input_contract=contract,
-        table=Table.of([*local, *overlay, *_BASE]),
+        table=Table.of([*local, *overlay, *BASE]),
         fields=tuple(rule.pattern for rule in (*local, *overlay)) if local else ("*",),
         local=LOCAL if local else {},
         compiler_version=compiler_version,
@@ -89,7 +89,7 @@ PROFILES: Mapping[str, Profile] = {
             contract="documented subset of verl v0.9.0 with a miniverl block: group-relative updates on fresh "
             "samples, mini-batches in trajectories",
             compiler_version="rl-subset-v1",
-            overlay=published.first_subset(_BASE),
+            overlay=published.first_subset(BASE),
             local=LOCAL_RULES,
         ),
         _rl(
@@ -98,7 +98,7 @@ PROFILES: Mapping[str, Profile] = {
             contract="documented subset of verl v0.9.0 with a miniverl block: critic, rewards, KL and entropy "
             "too, mini-batches in trajectories",
             compiler_version="rl-subset-v2",
-            overlay=published.second_subset(_BASE),
+            overlay=published.second_subset(BASE),
             local=LOCAL_RULES,
         ),
         _rl(
@@ -107,7 +107,7 @@ PROFILES: Mapping[str, Profile] = {
             contract="documented subset of verl v0.9.0 with a miniverl block: critic, rewards, KL and entropy "
             "too, mini-batches in prompts",
             compiler_version="rl-subset-v3",
-            overlay=published.third_subset(_BASE),
+            overlay=published.third_subset(BASE),
             local=LOCAL_RULES,
         ),
         _rl(
@@ -115,7 +115,7 @@ PROFILES: Mapping[str, Profile] = {
             "resolved",
             contract="one file with a whole resolved config of verl v0.9.0",
             compiler_version="rl-resolved-v1",
-            overlay=published.resolved(_BASE),
+            overlay=published.resolved(BASE),
         ),
         _rl(
             5,

@@ -271,7 +271,7 @@ def _composition_problems(
         number, field, reason = fault["override"], fault["field"], fault["reason"]
         text = values[field] if number is None else overrides[number].text.partition("=")[2]
         yield Problem(
-            field=field,
+            field=field or "override",
             value=text,
             origin=origins[field] if number is None else str(overrides[number]),
             reason=reason,

@@ -57,7 +57,7 @@ def _adv_estimator(field: str, value: Any, context: Context) -> Verdict:
         )
     if value in _OTHER_ESTIMATORS:
         reason = "group-relative advantages are the one kind computed here"
-    elif value in _BROKEN_ESTIMATORS:
+    elif isinstance(value, str) and value in _BROKEN_ESTIMATORS:
         reason = f"the pin's default trainer stops at its first step: {_BROKEN_ESTIMATORS[value]}"
     else:
         reason = "no estimator of this name is registered at the pin, which stops after its first rollout"

@@ -18,12 +18,11 @@ from miniverl.compiler.rule import (
     notes,
     reject,
 )
-from miniverl.compiler.rules.limits import is_whole, truth, whole
+from miniverl.compiler.rules.limits import LARGEST_WHOLE, is_whole, truth, whole
 from miniverl.compiler.rules.repeated import off
 from miniverl.compiler.rules.switches import validates
 
 TORCH_DEFAULT_SEED = 67280421310721  # of a torch.Generator that nobody seeds
-_LARGEST_SEED = 2**53 - 1  # whole numbers beyond are not the same in every JSON reader
 
 # RLHFDataset and the agent loop give these to the chat template themselves.
 _TAKEN_ARGUMENTS = frozenset(
@@ -161,7 +160,7 @@ def _gen_batch_size(field: str, value: Any, context: Context) -> Verdict:
 
 def _seed(field: str, value: Any, context: Context) -> Verdict:
     limit = Limit(
-        accepts=lambda seed: seed is None or (is_whole(seed, 0) and seed <= _LARGEST_SEED),
+        accepts=lambda seed: seed is None or (is_whole(seed, 0) and seed <= LARGEST_WHOLE),
         because="a seed is a whole number of at least 0, below 2^53",
         fix=f"Set {field} to such a number, or to null for torch's own default",
     )
@@ -205,7 +204,7 @@ def _dataloader_num_workers(field: str, value: Any, context: Context) -> Verdict
 
 def _column_of_media(name: str) -> Rule:
     def judge(field: str, value: Any, context: Context) -> Verdict:
-        if value in context.bindings["train_columns"]:
+        if isinstance(value, str) and value in context.bindings["train_columns"]:
             return Verdict(
                 classification=Class.NOT_IMPLEMENTED,
                 reason="the bound rows have this column; only text is trained on here",

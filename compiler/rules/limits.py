@@ -12,6 +12,9 @@ def is_whole(value: Any, at_least: int) -> bool:
     return type(value) is int and value >= at_least
 
 
+LARGEST_WHOLE = 2**53 - 1  # readers of JSON, as recipes and records are, agree no further
+
+
 def is_number(value: Any) -> bool:
     """A finite number; a truth value is none."""
     return type(value) in (int, float) and math.isfinite(value)
@@ -28,7 +31,7 @@ def whole(field: str, *, at_least: int) -> Limit:
 def seed(field: str) -> Limit:
     """The recipe is JSON, whose readers agree on whole numbers up to 2^53 - 1 only."""
     return Limit(
-        accepts=lambda value: is_whole(value, 0) and value < 2**53,
+        accepts=lambda value: is_whole(value, 0) and value <= LARGEST_WHOLE,
         because="a seed is a whole number from 0 to 2^53 - 1 here",
         fix=f"Set {field} to such a number",
     )

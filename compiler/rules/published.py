@@ -20,6 +20,7 @@ _STUDENT = "models.student"
 BACKEND = "miniverl.rollout.backend"
 OWN_SAMPLER = "own sampler"
 
+_MINI_BATCH = f"{_ACTOR}.ppo_mini_batch_size"
 _EXACT, _CONFORMANT = Class.EXACT, Class.CONFORMANT
 _LOWERED, _DISTRIBUTED, _INFORMATIONAL = Class.LOWERED, Class.DISTRIBUTED, Class.INFORMATIONAL
 
@@ -35,7 +36,7 @@ SHOWN: tuple[tuple[str, Class, str | None, str | None], ...] = (
     (f"{_ACTOR}.optim.lr_warmup_steps", _EXACT, "train.warmup_steps", None),
     (f"{_ACTOR}.optim.weight_decay", _EXACT, "train.weight_decay", None),
     (f"{_ACTOR}.ppo_epochs", _EXACT, "train.opd_freshness", None),
-    (f"{_ACTOR}.ppo_mini_batch_size", _CONFORMANT, "train.gradient_accumulation_steps", None),
+    (_MINI_BATCH, _CONFORMANT, "train.gradient_accumulation_steps", None),
     (f"{_ACTOR}.use_kl_loss", _EXACT, None, None),
     (
         f"{_MODEL}.enable_gradient_checkpointing",
@@ -116,12 +117,12 @@ _RESOLVED_ACCEPTS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 def first_subset(base: Sequence[Rule]) -> tuple[Rule, ...]:
     """v1: group-relative updates on fresh samples; mini-batches count trajectories."""
     narrow = Table.of([*narrowed(base, "verl-rl-v0.9-single-gpu-v3", _FIRST_ACCEPTS), *base])
-    return (_in_trajectories(), *_shown(narrow), _epochs(narrow))
+    return _in_trajectories((*_shown(narrow), _epochs(narrow)))
 
 
 def second_subset(base: Sequence[Rule]) -> tuple[Rule, ...]:
     """v2: with critic, rewards, KL and entropy; mini-batches count trajectories."""
-    return (_in_trajectories(), *third_subset(base))
+    return _in_trajectories(third_subset(base))
 
 
 def third_subset(base: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -204,7 +205,7 @@ def _epochs(table: Table) -> Rule:
     return Rule("trainer.total_epochs", judge)
 
 
-def _in_trajectories() -> Rule:
+def _in_trajectories(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The first profiles count responses where upstream counts prompts, and so pass its check of both sizes."""
 
     def judge(field: str, value: Any, context: Context) -> Verdict:
@@ -232,4 +233,4 @@ def _in_trajectories() -> Rule:
             f"{'is more than a batch has, which stops it' if value > prompts else 'is a larger mini-batch'}",
         )
 
-    return Rule(f"{_ACTOR}.ppo_mini_batch_size", judge)
+    return (*(rule for rule in rules if rule.pattern != _MINI_BATCH), Rule(_MINI_BATCH, judge))

@@ -34,7 +34,7 @@ def _manager(field: str, value: Any, context: Context) -> Verdict:
             target="reward",
             lowered=None if scorer is None else {"scorer": scorer, "arguments": dict(arguments)},
         )
-    if value in _OTHER_MANAGERS:
+    if isinstance(value, str) and value in _OTHER_MANAGERS:
         return Verdict(
             classification=Class.NOT_IMPLEMENTED,
             reason=f"this manager {_OTHER_MANAGERS[value]}, which is not done here",

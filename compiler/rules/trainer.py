@@ -19,7 +19,7 @@ from miniverl.compiler.rule import (
     reject,
     requires,
 )
-from miniverl.compiler.rules.limits import is_whole, truth, whole
+from miniverl.compiler.rules.limits import LARGEST_WHOLE, is_whole, truth, whole
 from miniverl.compiler.rules.repeated import off
 from miniverl.compiler.rules.switches import has_critic, validates
 
@@ -39,7 +39,7 @@ def total_steps(leaves: Mapping[str, Any], train_rows: int | None) -> int | None
         return None
     at_most = leaves["data.train_max_samples"]
     rows = min(train_rows, at_most) if is_whole(at_most, 1) else train_rows
-    return int(rows // batch * epochs)
+    return min(int(rows // batch * epochs), LARGEST_WHOLE)
 
 
 def _frequency(field: str) -> Limit:
