@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from miniverl.engine import layer as layers
 from miniverl.engine.layer import Layer, Product, Rotation
-from miniverl.engine.lora import LoraLinear, effective_weight
+from miniverl.engine.lora import LoraLinear, write_effective_weight
 from miniverl.engine.models import Model
 
-_COLUMNS = 64  # attention reads the cache up to a multiple of this
+_COLUMNS = 32  # attention reads the cache up to a multiple of this
 
 
 class Decoder:
@@ -34,6 +34,7 @@ class Decoder:
         self._device = model.device
         self._shape = layers.shape_of(self._network)
         self._layers: list[Layer] = []
+        self._head: Product | None = None
         self._num_rows = 0
 
     @torch.no_grad()
@@ -44,7 +45,9 @@ class Decoder:
         self._layers += [self._fused(layer) for layer in body.layers]
         self._embedding_VH = self._own(body.embed_tokens.weight)
         self._norm = self._own(body.norm.weight)
-        self._head = self._product([self._network.get_output_embeddings()])
+        head = self._network.get_output_embeddings()
+        if self._head is None or head.weight.requires_grad:
+            self._head = self._product([head])
 
     @torch.inference_mode()
     def start(
@@ -127,6 +130,7 @@ class Decoder:
         return torch.matmul(weights_BKGT.to(self._dtype), values_BKTD).view(num_rows, -1, size)
 
     def _logits(self, hidden_BH: Tensor) -> Tensor:
+        assert self._head is not None, "load comes first"
         return self._head(layers.rms_norm(hidden_BH, self._norm, self._shape.epsilon))
 
     def _rotation(self, positions_S: Tensor) -> Rotation:
@@ -166,16 +170,28 @@ class Decoder:
 
     def _product(self, layers: Sequence[nn.Linear | LoraLinear]) -> Product:
         """x -> x W^T (+ bias) for the layers' weights one below the other."""
-        weight = torch.cat([effective_weight(layer) for layer in layers]).to(self._dtype)
+        sizes = [layer.weight.shape[0] for layer in layers]
+        weight = layers[0].weight.new_empty(sum(sizes), layers[0].weight.shape[1])
+        for layer, part in zip(layers, weight.split(sizes), strict=True):
+            write_effective_weight(layer, part)
+        weight = weight.to(self._dtype)
         biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases).detach().to(self._dtype) if biases else None
-        if self._device.type == "cpu" and torch.backends.mkldnn.is_available():
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _PACKED_ROWS)
+        if self._device.type == "cpu" and _can_pack(self._dtype):
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_ROWS)
             return partial(_packed_linear, packed, bias)
-        return partial(_linear, weight.detach(), bias)
+        return partial(_linear, weight, bias)
 
 
 _PACKED_ROWS = 16  # the row count that the packed layout is chosen for; any other works
+
+
+def _can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN is there and multiplies this type on this CPU."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    is_bfloat16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32 or bool(is_bfloat16)
 
 
 def _split(product: Product, sizes: list[int], inputs: Tensor) -> tuple[Tensor, ...]:

@@ -7,7 +7,6 @@ the last checkpoint, and computes the same bytes again.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -28,16 +27,17 @@ from miniverl.engine.events import (
     StepFinished,
     StepStarted,
     ValidationFinished,
+    Warned,
 )
 from miniverl.engine.export import export
 from miniverl.engine.identity import identity, make_deterministic
+from miniverl.engine.inputs import Inputs, LoadedInputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.models import Model, Reference
 from miniverl.engine.order import Cursor, num_steps, take_step
 from miniverl.engine.problem import Problem, Refused
-from miniverl.engine.prompts import training_prompts, validation_prompts
-from miniverl.engine.recipe import Recipe, Rollout, Validation
-from miniverl.engine.reward import Reward, scorer
+from miniverl.engine.recipe import Dtype, Recipe, Rollout, Validation
+from miniverl.engine.reward import Reward
 from miniverl.engine.reward import score as judged
 from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.schedule import factor
@@ -46,16 +46,9 @@ from miniverl.engine.seeds import named_seed
 from miniverl.engine.trajectory import Prompt, Trajectory
 from miniverl.engine.update import Experience, adamw, update
 
+__all__ = ["Inputs", "run"]
+
 _START = Cursor(epoch=0, index=0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inputs:
-    """Where the inputs are whose content the recipe names."""
-
-    model: Path
-    train: Path
-    validation: Path | None
 
 
 def run(
@@ -81,7 +74,7 @@ def run(
         journal = Journal(out / "journal.jsonl", out / "recovery", listen)
         journal(ImportsDone())
         found = folder.restart(out, recipe.sha256, identity(device, threads), journal)
-        parts = _load_inputs(recipe, inputs)
+        parts = load_inputs(recipe, inputs)
         last_step = num_steps(len(parts.prompts), recipe.data, recipe.steps)
         journal(
             RunStarted(
@@ -102,38 +95,6 @@ def run(
         journal(RunFinished(steps=last_step))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
-    """The inputs, read and checked; all but the weights. Rewards judge by prompt number, hence one a file."""
-
-    tokenizer: models.Tokenizer
-    end_tokens: tuple[int, ...]
-    prompts: Sequence[Prompt]
-    reward: Reward
-    held_out: Sequence[Prompt]
-    held_out_reward: Reward
-
-
-def _load_inputs(recipe: Recipe, inputs: Inputs) -> _Parts:
-    models.check_folder(inputs.model)
-    tokenizer = models.load_tokenizer(inputs.model)
-    prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
-    held_out: Sequence[Prompt] = ()
-    if recipe.validation is not None:
-        assert inputs.validation is not None, "the recipe validates, so validation data is bound"
-        held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
-    ends = () if recipe.rollout.ignores_eos else models.end_tokens(tokenizer, inputs.model)
-    name, arguments = recipe.reward.scorer, recipe.reward.arguments
-    return _Parts(
-        tokenizer=tokenizer,
-        end_tokens=ends,
-        prompts=prompts,
-        reward=scorer(name, arguments, prompts),
-        held_out=held_out,
-        held_out_reward=scorer(name, arguments, held_out),
-    )
-
-
 class _Training:
     """The run while it goes on: the models, the optimizer, the open logs."""
 
@@ -142,7 +103,7 @@ class _Training:
         recipe: Recipe,
         inputs: Inputs,
         out: Path,
-        parts: _Parts,
+        parts: LoadedInputs,
         journal: Journal,
         device: str,
     ) -> None:
@@ -156,6 +117,8 @@ class _Training:
         self.optimizer = adamw(self.policy, recipe.optimizer)
         self._decoder = Decoder(self.policy, models.DTYPES[recipe.rollout.dtype])
         self._logs = {name: Log(out / name) for name in folder.LOGS}
+        if recipe.policy.lora is not None and recipe.rollout.dtype != "float32":
+            journal(_merged_in(recipe.rollout.dtype))
 
     def go(self, step: int, cursor: Cursor, last_step: int, identity: Mapping[str, str]) -> None:
         """From behind `step` to the end of `last_step`."""
@@ -381,6 +344,12 @@ def _is_due(step: int, every: int) -> bool:
 
 def _num_tokens(trajectories: Sequence[Trajectory]) -> int:
     return sum(len(each.response_tokens) for each in trajectories)
+
+
+def _merged_in(dtype: Dtype) -> Warned:
+    """Of a change that is a thousandth of its weight, bfloat16 keeps one weight in four."""
+    message = f"the rollout merges the adapter in {dtype}, which rounds small changes away"
+    return Warned(code="adapter_rounded", message=message)
 
 
 def _diverged(step: int) -> Problem:

@@ -82,11 +82,12 @@ def disabled(network: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def effective_weight(layer: nn.Linear | LoraLinear) -> Tensor:
-    """W + (alpha / rank) B A of an adapted layer in a tensor of its own; W itself of a plain one."""
-    if isinstance(layer, nn.Linear):
-        return layer.weight
-    return torch.addmm(layer.weight, layer.lora_B, layer.lora_A, alpha=layer.scale)
+def write_effective_weight(layer: nn.Linear | LoraLinear, into: Tensor) -> None:
+    """Write W + (alpha / rank) B A of an adapted layer, W of a plain one."""
+    if isinstance(layer, LoraLinear):
+        torch.addmm(layer.weight, layer.lora_B, layer.lora_A, alpha=layer.scale, out=into)
+    else:
+        into.copy_(layer.weight)
 
 
 def peft_tensors(network: nn.Module) -> dict[str, Tensor]:

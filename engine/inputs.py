@@ -1,0 +1,63 @@
+"""The inputs of a run: where they are, and what is read from them before the weights are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from miniverl.engine import models
+from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.prompts import training_prompts, validation_prompts
+from miniverl.engine.recipe import Recipe
+from miniverl.engine.reward import Reward, scorer
+from miniverl.engine.trajectory import Prompt
+
+_NO_VALIDATION_DATA = Problem(
+    field="validation",
+    value=None,
+    origin="bindings",
+    reason="the recipe validates, and no validation data is bound",
+    fix="Bind the data that the recipe was compiled for",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """Where the inputs are whose content the recipe names."""
+
+    model: Path
+    train: Path
+    validation: Path | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedInputs:
+    """The inputs, read and checked; all but the weights. Rewards judge by prompt number, hence one a file."""
+
+    tokenizer: models.Tokenizer
+    end_tokens: tuple[int, ...]
+    prompts: Sequence[Prompt]
+    reward: Reward
+    held_out: Sequence[Prompt]
+    held_out_reward: Reward
+
+
+def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
+    """Raises WrongCall for a model, data or rewards that the recipe cannot run with."""
+    models.check_folder(inputs.model)
+    tokenizer = models.load_tokenizer(inputs.model)
+    prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
+    held_out: Sequence[Prompt] = ()
+    if recipe.validation is not None:
+        if inputs.validation is None:
+            raise WrongCall([_NO_VALIDATION_DATA])
+        held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
+    ends = () if recipe.rollout.ignores_eos else models.end_tokens(tokenizer, inputs.model)
+    name, arguments = recipe.reward.scorer, recipe.reward.arguments
+    return LoadedInputs(
+        tokenizer=tokenizer,
+        end_tokens=ends,
+        prompts=prompts,
+        reward=scorer(name, arguments, prompts),
+        held_out=held_out,
+        held_out_reward=scorer(name, arguments, held_out),
+    )
