@@ -165,7 +165,7 @@ class Update:
     prompts_per_mini_batch: int
     epochs: int
     shuffles: bool
-    micro_batch_tokens: int  # of one forward, a shared prompt once; fixes the bins, hence the order of sums
+    micro_batch_tokens: int  # of one forward, a shared prompt once; fixes the order of sums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
