@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench test setup setup-compile setup-test setup-data fetch repro lint types lock clean
+.PHONY: help bench learn test setup setup-compile setup-test setup-data fetch repro lint types lock clean
 
 WORKLOAD ?=
 GPU ?=
@@ -19,6 +19,11 @@ help: ## this list
 
 bench: setup ## run a workload and write its record and page [WORKLOAD=smollm2-grpo GPU=4080 LAUNCHES=5]
 	@$(BIN)/miniverl bench $(WORKLOAD) $(if $(GPU),--gpu '$(GPU)') $(if $(LAUNCHES),--launches '$(LAUNCHES)')
+
+learn: setup ## does the policy learn? three seeds of smollm2-grpo-learn, and the table of docs/learning.md
+	@for seed in 1 2 3; do \
+	  $(BIN)/miniverl bench smollm2-grpo-learn --seed $$seed --record build/learn/seed-$$seed.json || exit; done
+	@$(BIN)/python -m miniverl.bench.learning build/learn/seed-*.json
 
 test: setup-test fetch lint types ## run every test that this machine can run
 	@$(BIN)/pytest

@@ -133,7 +133,8 @@ class _Training:
             self._step(step, [self._parts.prompts[index] for index in chosen])
             # Before the checkpoint, which thereby binds what validation logs.
             if recipe.validation is not None and (
-                step == last_step or _is_due(step, recipe.validation.every_steps)
+                _is_due(step, recipe.validation.every_steps)
+                or (recipe.validation.every_steps > 0 and step == last_step)
             ):
                 self._validate(step)
             if step == last_step or _is_due(step, recipe.steps.checkpoint_every):

@@ -86,7 +86,7 @@ class Rollout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Validation:
-    """Temperature 0 is greedy. `every_steps` 0: only before training and after the last step."""
+    """Temperature 0 is greedy. `every_steps` n: every n steps and after the last one; 0: not while training."""
 
     before_training: bool
     every_steps: int
