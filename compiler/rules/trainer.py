@@ -83,11 +83,10 @@ def _test_freq(field: str, value: Any, context: Context) -> Verdict:
         classification=Class.EXACT if value > 0 else Class.CONFORMANT,
         reason="validates at every such step, and after the last"
         if value > 0
-        else "validates after the last step, which upstream leaves out",
+        else "validates before training alone",
         label="validation.every_steps",
         target="validation.every_steps",
         lowered=max(value, 0),
-        warning=None if value > 0 else "validates after the last step, which upstream leaves out",
     )
 
 

@@ -200,13 +200,14 @@ def test_as_many_checkpoints_are_kept_as_upstream_would(finding, kept, written):
     assert finding("trainer.max_actor_ckpt_to_keep", kept).lowered == written
 
 
-def test_validation_after_the_last_step_alone_is_declared(compiled):
-    result = compiled({"trainer.test_freq": -1})
-    assert result.recipe.validation.every_steps == 0
-    warning = "trainer.test_freq: validates after the last step, which upstream leaves out"
-    assert warning in result.warnings
+@pytest.mark.parametrize("every", [0, -1])
+def test_without_a_frequency_only_the_untrained_policy_is_validated(compiled, every):
+    result = compiled({"trainer.test_freq": every})
+    validation = result.recipe.validation
+    assert (validation.before_training, validation.every_steps) == (True, 0)
+    assert not [one for one in result.warnings if one.startswith("trainer.test_freq")]
     rows = [row for row in result.report["local_lowering"] if row["kind"] == "local_value"]
-    assert ("trainer.test_freq", 0) in [(row["source_field"], row["local_value"]) for row in rows]
+    assert "trainer.test_freq" not in [row["source_field"] for row in rows]
 
 
 def test_more_rows_than_one_step_needs_are_asked_of_the_binding(compiled, bound):

@@ -8,11 +8,11 @@ from miniverl.compiler.profiles import DEFAULTS, FOREIGN, PROFILES, called, name
 from miniverl.engine.problem import WrongCall
 
 FROZEN = {
-    "verl-rl-v0.9-single-gpu-v1": "52a1ec3145abb2bd3dd20ef7351e52dd951405347a9d478f66b9431728772981",
-    "verl-rl-v0.9-single-gpu-v2": "2f67baaaf5d84f9d947a34112178c476b4abc2639be5584c5f3819c6bc55b76d",
-    "verl-rl-v0.9-single-gpu-v3": "6edd8e660558486c74a93309c428ab009ceee559839ff9534d97156b11996eba",
-    "verl-rl-v0.9-single-gpu-v4": "76d4ef91653a39827ffff1eb01bf7a999979c7046d5cb4da6e42da66a580c63f",
-    "verl-rl-v0.9-single-gpu-v5": "1fe5f8cdfecdf476e6247af55e25fbd1e4e6d9b1b235802916963819d0579d94",
+    "verl-rl-v0.9-single-gpu-v1": "d3667c37fa653cc6969004c4900a09cd9c0c261e8f29ff49f5b9a089f0f401ae",
+    "verl-rl-v0.9-single-gpu-v2": "8c43b4f5462aacb566cbf76a5cbd7f3d1ca8fee668ae5343435e7ce6e62cf7a9",
+    "verl-rl-v0.9-single-gpu-v3": "86d53e0ab2f71fa0d2e2d23656612802183874704c7767d2c5c1f572cdd9cfaa",
+    "verl-rl-v0.9-single-gpu-v4": "9d2a2d17c34f3fb51b1934df9951ed1d9ae60477e0e48abfe7ae9575326e0c81",
+    "verl-rl-v0.9-single-gpu-v5": "0c8192532433a80b06cf9a9ebc3363db44726139806e3be91553df87d6c86ae6",
 }
 
 
