@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miniverl.engine import models
+from miniverl.engine.digest import weights_sha256
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
 from miniverl.engine.recipe import Recipe
@@ -44,6 +45,7 @@ class LoadedInputs:
 def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
     """Raises WrongCall for a model, data or rewards that the recipe cannot run with."""
     models.check_folder(inputs.model)
+    _require_weights(inputs.model, recipe.policy.weights_sha256)
     tokenizer = models.load_tokenizer(inputs.model)
     prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
     held_out: Sequence[Prompt] = ()
@@ -61,3 +63,17 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
         held_out=held_out,
         held_out_reward=scorer(name, arguments, held_out),
     )
+
+
+def _require_weights(folder: Path, sha256: str) -> None:
+    """A run that goes on with other weights under its adapter would not be the run that it was."""
+    found = weights_sha256(folder)
+    if found != sha256:
+        problem = Problem(
+            field="model",
+            value=str(folder),
+            origin="bindings",
+            reason=f"its weights have the digest {found}, and the recipe was compiled for {sha256}",
+            fix="Bind that model, or compile again with this one",
+        )
+        raise WrongCall([problem])

@@ -90,7 +90,7 @@ def check_folder(folder: Path) -> None:
     if not config_path.is_file():
         problems.append(_problem(folder, "no config.json in this folder"))
     else:
-        problems += _config_problems(folder, json.loads(config_path.read_text("utf-8")))
+        problems += _config_problems(folder, config_path.read_text("utf-8"))
     if not any(folder.glob("*.safetensors")):
         problems.append(_problem(folder, "no *.safetensors file in this folder"))
     if not (folder / "tokenizer.json").is_file():
@@ -186,7 +186,11 @@ def _load_network(folder: Path, dtype: torch.dtype, device: str) -> Any:
     return network.to(device).eval()
 
 
-def _config_problems(folder: Path, config: Mapping[str, Any]) -> list[Problem]:
+def _config_problems(folder: Path, text: str) -> list[Problem]:
+    try:
+        config: Mapping[str, Any] = json.loads(text)
+    except json.JSONDecodeError as error:
+        return [_problem(folder, f"its config.json is not JSON: {error}")]
     problems = []
     architectures = config.get("architectures") or ["none"]
     if architectures[0] not in ARCHITECTURES:

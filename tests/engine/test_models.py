@@ -94,6 +94,13 @@ def test_every_missing_part_of_a_folder_is_named_at_once(tmp_path: Path) -> None
         assert any(part in reason for reason in reasons), part
 
 
+def test_a_config_that_is_not_json_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    folder = _copy(tiny_model, tmp_path)
+    (folder / "config.json").write_text("{")
+    (reason,) = _reasons(folder)
+    assert "not JSON" in reason
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

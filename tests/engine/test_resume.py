@@ -7,6 +7,7 @@ from one that has only imported, since importing is most of the time.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -301,6 +302,25 @@ def test_another_recipe_does_not_go_on_with_the_run(
     with pytest.raises(Refused, match="recipe_sha256"):
         _run(straight, other, inputs, True, lambda event: None)
     assert _files(straight) == before
+
+
+def test_other_weights_than_the_recipe_names_are_refused(
+    tiny_recipe: Recipe, inputs: Inputs, straight: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(inputs.model, tmp_path / "model"))
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    for resume, folder in ((False, tmp_path / "run"), (True, straight)):
+        with pytest.raises(WrongCall, match="its weights have the digest"):
+            _run(folder, tiny_recipe, replace(inputs, model=other), resume, lambda event: None)
+
+
+def test_a_recipe_that_validates_needs_its_data(
+    tiny_recipe: Recipe, inputs: Inputs, tmp_path: Path
+) -> None:
+    with pytest.raises(WrongCall, match="no validation data is bound"):
+        _run(tmp_path, tiny_recipe, replace(inputs, validation=None), False, lambda event: None)
 
 
 def test_two_processes_do_not_run_in_one_folder(
