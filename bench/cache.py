@@ -5,15 +5,15 @@ manifest holds each file's time too, so that an untouched entry is recognised wi
 """
 
 import fcntl
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from miniverl.bench.disk import file_sha256
+from miniverl.compiler.whole import json_text, sync
 from miniverl.engine.problem import Problem
 
 MANIFEST = "manifest.json"
@@ -41,7 +41,7 @@ def arriving(entry: Path) -> Iterator[Path]:
         yield folder
         _seal(folder)
         folder.rename(entry)
-        _sync(entry.parent)
+        sync(entry.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -80,11 +80,6 @@ def manifest(entry: Path) -> dict[str, dict[str, Any]]:
     return recorded
 
 
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def wrong_digest(path: Path, expected: str, found: str) -> Problem:
     return _problem(path, expected, found, "its content is not the pinned one")
 
@@ -109,20 +104,12 @@ def _seal(folder: Path) -> None:
             "mtime_ns": stamp.st_mtime_ns,
             "sha256": file_sha256(folder / name),
         }
-    (folder / MANIFEST).write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", "utf-8")
+    (folder / MANIFEST).write_text(json_text(recorded), "utf-8")
     for path in [*folder.rglob("*"), folder]:
-        _sync(path)
+        sync(path)
 
 
 def _file_names(folder: Path) -> list[str]:
     paths = (path for path in folder.rglob("*") if path.is_file())
     names = (path.relative_to(folder).as_posix() for path in paths)
     return sorted(name for name in names if name != MANIFEST)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -37,10 +37,11 @@ def bench(
 
     Each launch is a process of its own, under the workload's contract. Without a name: smollm2-grpo.
     """
-    from miniverl.bench import record, show, suite
+    from miniverl.bench import show, suite
     from miniverl.bench.progress import bars
     from miniverl.bench.terminal import draw
     from miniverl.bench.workload import workload
+    from miniverl.compiler.whole import write_json
 
     names = workloads or (DEFAULT_WORKLOAD,)
     _require_one(names, record_copy)
@@ -55,7 +56,7 @@ def bench(
             plan = suite.prepare(request, progress)
         measured.append(suite.measure(plan, say))
         if record_copy is not None:
-            record.write(measured[-1].record, record_copy)
+            write_json(record_copy, measured[-1].record)
         if measured[-1].exit is Exit.INTERRUPTED:
             break
     page = suite.write_page(out)
@@ -100,10 +101,10 @@ def fetch(names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
 def doctor(fingerprint: Path | None, as_json: bool) -> Exit:
     """Say what this machine is, and what it can run."""
     from miniverl.bench import doctor as examination
-    from miniverl.bench import record
+    from miniverl.compiler.whole import write_json
 
     if fingerprint is not None:
-        record.write(examination.fingerprint(os.environ), fingerprint)
+        write_json(fingerprint, examination.fingerprint(os.environ))
         say(f"fingerprint {fingerprint}")
         return Exit.DONE
     report = examination.examine(os.environ)

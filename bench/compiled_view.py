@@ -8,7 +8,7 @@ from typing import Any
 
 from miniverl.compiler.lower import Compiled
 from miniverl.compiler.rule import Class
-from miniverl.compiler.upstream import write_whole
+from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
 
 _SHOWN_CHARACTERS = 60
@@ -18,6 +18,7 @@ _KINDS = {
     "physical_runtime": "runs on",
     "distributed_only": "one device",
     "local_value": "means here",
+    "frozen": "stands as",
 }
 
 
@@ -25,10 +26,10 @@ def write(compiled: Compiled, output: Path | None, report: Path | None) -> list[
     """Write recipe and report where they are wanted; returns a line for each, or why there is none."""
     lines = []
     if report is not None:
-        _write(report, json.dumps(compiled.report, indent=1, sort_keys=True) + "\n")
+        write_json(report, compiled.report)
         lines.append(f"report      {report}")
     if output is not None and compiled.recipe is not None:
-        _write(output, recipes.dumps(compiled.recipe))
+        write_text(output, recipes.dumps(compiled.recipe))
         lines.append(f"recipe      {output}")
     elif output is not None:
         lines.append(f"recipe      not written: {_why_no_recipe(compiled)}")
@@ -49,6 +50,8 @@ def lines(compiled: Compiled) -> Iterator[str]:
     for warning in compiled.warnings:
         yield f"warning     {warning}"
     yield f"execution   {_execution(compiled)}"
+    for row in compiled.execution.get("not_run", ()):
+        yield f"  not run     {row['field']} = {_short(row['value'])}: {row['reason']}"
     if compiled.recipe is not None:
         yield f"sha256      {compiled.recipe.sha256}"
 
@@ -83,8 +86,3 @@ def _why_no_recipe(compiled: Compiled) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)

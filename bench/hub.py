@@ -27,7 +27,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from miniverl.bench.cache import file_sha256, wrong_digest
+from miniverl.bench.cache import wrong_digest
+from miniverl.bench.disk import file_sha256, folder_bytes
 from miniverl.bench.pin import HubPin
 from miniverl.compiler.upstream import Progress
 from miniverl.engine.problem import CannotHere, Problem, Refused
@@ -113,7 +114,7 @@ def _download(pin: HubPin, staging: Path, whole_bytes: int, progress: Progress) 
             try:
                 download.result(_POLL_SECONDS)
             except TimeoutError:
-                progress(pin.title, _folder_bytes(staging), whole_bytes)
+                progress(pin.title, folder_bytes(staging), whole_bytes)
                 continue
             except (httpx2.HTTPError, OSError) as error:
                 raise CannotHere([_refusal(pin, error)]) from error
@@ -176,15 +177,3 @@ def _said(error: Exception) -> tuple[str, str]:
 
 def _endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT")
-
-
-def _folder_bytes(folder: Path) -> int:
-    """Bytes on the disk so far; files may vanish while the downloader moves them."""
-    sizes = []
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                sizes.append(os.path.getsize(os.path.join(parent, name)))
-            except FileNotFoundError:
-                continue
-    return sum(sizes)

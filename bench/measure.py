@@ -4,7 +4,6 @@ What follows from them is in derive.py. The shape is `launch` in schemas/record-
 since the creation of the process, on the clock that the journal shares with the parent.
 """
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -13,12 +12,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from miniverl.bench.disk import file_sha256, folder_bytes
+from miniverl.bench.resume import FOLDERS, LOGS, last_checkpoint
+
 MAX_SAMPLES = 300
 NOT_SUPPORTED = {"status": "not_supported"}
 NOT_MEASURED = {"status": "not_measured"}
 NOT_FINITE = {"status": "not_finite"}
 
-_LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
 _MICROSECONDS = 6  # decimals
 
 
@@ -81,17 +82,17 @@ def launch(
 
 def outputs(run_dir: Path) -> dict[str, str]:
     """sha256 of the logs and the adapter that a finished run left."""
-    return {name: each["sha256"] for name, each in _files(run_dir, (*_LOGS, "adapter")).items()}
+    return {name: each["sha256"] for name, each in _files(run_dir, (*LOGS, *FOLDERS)).items()}
 
 
 def artifacts(run_dir: Path, workload_dir: Path) -> dict[str, Any]:
     """The measured fields of `artifacts`: the straight run's logs, last checkpoint and adapter."""
-    steps = sorted(folder.name for folder in (run_dir / "checkpoints").glob("step-*"))
-    checkpoint = [f"checkpoints/{steps[-1]}"] if steps else []
+    checkpoint = last_checkpoint(run_dir)
+    folders = FOLDERS if checkpoint is None else (checkpoint, *FOLDERS)
     return {
-        "files": _files(run_dir, (*_LOGS, *checkpoint, "adapter")),
-        "total_run_bytes": _bytes_below(run_dir),
-        "total_workload_bytes": _bytes_below(workload_dir),
+        "files": _files(run_dir, (*LOGS, *folders)),
+        "total_run_bytes": folder_bytes(run_dir),
+        "total_workload_bytes": folder_bytes(workload_dir),
     }
 
 
@@ -258,20 +259,11 @@ def _files(run_dir: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {
         path.relative_to(run_dir).as_posix(): {
             "bytes": path.stat().st_size,
-            "sha256": _sha256(path),
+            "sha256": file_sha256(path),
         }
         for path in paths
         if path.is_file()
     }
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:

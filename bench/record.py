@@ -1,10 +1,9 @@
-"""A record: one JSON document, read strictly, checked against its schema, sealed by digests, written whole.
+"""A record: one JSON document, read strictly, checked against its schema, and sealed by digests.
 
 `complete` turns measured facts into a record; `validate` in validate.py says whether a record still is one.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
@@ -69,27 +68,6 @@ def load_strict(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused([_file_problem(path, "holds no object")])
     return value
-
-
-def write(record: Json, path: Path) -> None:
-    """Canonical JSON that is there as a whole or not at all."""
-    write_text(json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n", path)
-
-
-def write_text(text: str, path: Path) -> None:
-    """A file that is there as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def schema_problems(record: Json, origin: str) -> list[Problem]:

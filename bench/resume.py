@@ -4,9 +4,8 @@ Compared are the logs that hold no times, the last checkpoint and the exported a
 difference is named by file, byte, and the line or tensor that the byte lies in.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,10 +31,9 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumeCheck:
-    """`artifacts` has the sha256 of each compared file of the straight run; `None` where it lacks it."""
+    """`differing` are the names of the files that differ, in the run's order."""
 
     status: Literal["exact_match", "mismatch"]
-    artifacts: Mapping[str, str | None]
     differing: tuple[str, ...]
     first_difference: Difference | None
 
@@ -50,7 +48,6 @@ def compare_runs(straight: Path, resumed: Path) -> ResumeCheck:
     ]
     return ResumeCheck(
         status="mismatch" if differences else "exact_match",
-        artifacts={name: _sha256(straight / name) for name in names},
         differing=tuple(difference.file for difference in differences),
         first_difference=differences[0] if differences else None,
     )
@@ -62,18 +59,19 @@ def compared_files(straight: Path, resumed: Path) -> list[str]:
     for name in LOGS:
         if name != "validation.jsonl" or (straight / name).exists() or (resumed / name).exists():
             found[name] = None
-    folders = [*dict.fromkeys((last_checkpoint(straight), last_checkpoint(resumed))), *FOLDERS]
-    for folder in folders:
+    checkpoints = {run: last_checkpoint(run) for run in (straight, resumed)}
+    without = [run for run, checkpoint in checkpoints.items() if checkpoint is None]
+    assert not without, f"a finished run has a checkpoint, and {without[0]} has none"
+    for folder in filter(None, dict.fromkeys((*checkpoints.values(), *FOLDERS))):
         inside = set(_inside(straight, folder)) | set(_inside(resumed, folder))
         found.update(dict.fromkeys(sorted(inside)))
     return list(found)
 
 
-def last_checkpoint(run: Path) -> str:
-    """The newest checkpoint's folder, relative to the run. A finished run has one."""
+def last_checkpoint(run: Path) -> str | None:
+    """The newest checkpoint's folder, relative to the run; None where there is none."""
     steps = sorted(folder.name for folder in (run / "checkpoints").glob("step-*"))
-    assert steps, f"{run} holds no checkpoint"
-    return f"checkpoints/{steps[-1]}"
+    return f"checkpoints/{steps[-1]}" if steps else None
 
 
 def _inside(run: Path, folder: str) -> Iterator[str]:
@@ -125,10 +123,3 @@ def _tensor_at(path: Path, byte: int) -> str:
             if begin <= offset < end:
                 return f"tensor {name}"
     return "the header"
-
-
-def _sha256(path: Path) -> str | None:
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from miniverl.bench import failure
+from miniverl.bench.disk import folder_bytes
 
 Role = Literal["straight", "interrupted", "resumed"]
 Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
@@ -155,18 +156,6 @@ class JournalTail:
         *lines, self._torn = (self._torn + fresh).split(b"\n")
         # A resumed run ends the line that its predecessor tore: that leaves an empty one here.
         yield from (json.loads(line) for line in lines if line.strip())
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of the regular files below `folder`; files may come and go meanwhile."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:  # renamed or removed since it was listed
-                continue
-    return total
 
 
 class _Watch:

@@ -1,6 +1,5 @@
 """One run of a recipe outside the suite: the same worker in a process of its own, without a contract."""
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from miniverl.bench import gpu, record, runner, sampling
 from miniverl.bench.exits import Exit
 from miniverl.bench.live import Live
 from miniverl.bench.runner import Limits, Outcome
+from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Recipe
@@ -125,8 +125,8 @@ def _require_same(recipe: Recipe, out: Path) -> None:
 
 
 def _write_inputs(recipe: Recipe, paths: Mapping[str, str | None], out: Path) -> None:
-    record.write(json.loads(recipes.dumps(recipe)), out / "recipe.json")
-    record.write(paths, out / "bindings.json")
+    write_text(out / "recipe.json", recipes.dumps(recipe))
+    write_json(out / "bindings.json", paths)
 
 
 def _problem(field: str, value: object, reason: str, fix: str) -> Problem:

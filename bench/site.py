@@ -5,7 +5,6 @@ equal bytes.
 """
 
 import base64
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -15,9 +14,9 @@ from miniverl.bench import show, units
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.launch_values import is_number
 from miniverl.bench.page import details, document, figure, table
-from miniverl.bench.record import write_text
 from miniverl.bench.record_plots import plots
 from miniverl.bench.validate import load
+from miniverl.compiler.whole import json_text, write_text
 
 Json = Mapping[str, Any]
 
@@ -44,7 +43,7 @@ def write_site(records: Sequence[Path], out: Path) -> Path:
     loaded = [load(path) for path in records]
     loaded.sort(key=lambda record: (record["measured_at"], _digest(record)), reverse=True)
     path = out / "index.html"
-    write_text(page(loaded), path)
+    write_text(path, page(loaded))
     return path
 
 
@@ -246,7 +245,7 @@ def _peak(record: Json) -> tuple[str, Any]:
 
 
 def _download(record: Json) -> str:
-    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = json_text(record)
     data = base64.b64encode(text.encode()).decode()
     name = f"record-{_digest(record)[:12]}.json"
     size = units.size(len(text.encode()))

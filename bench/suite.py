@@ -32,6 +32,7 @@ from miniverl.bench.workload import Workload, compile_arguments, workload
 from miniverl.compiler.lower import Compiled, compile_launch
 from miniverl.compiler.source import Override
 from miniverl.compiler.upstream import Progress
+from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Refused
 
@@ -89,8 +90,8 @@ def measure(plan: Plan, write: Write) -> Measured:
     ran = execute(plan, write)
     complete = _complete(plan, ran)
     path = plan.folder / "record.json"
-    record.write(complete, path)
-    record.write(complete, plan.folder.parent / LATEST)
+    write_json(path, complete)
+    write_json(plan.folder.parent / LATEST, complete)
     return Measured(record=complete, path=path)
 
 
@@ -285,9 +286,9 @@ def _write_inputs(plan: Plan, folder: Path) -> None:
     paths = {
         name: None if path is None else str(path) for name, path in plan.compiled.paths.items()
     }
-    record.write(recipes.to_dict(plan.recipe), folder / "recipe.json")
-    record.write(paths, folder / "bindings.json")
-    record.write(plan.compiled.report, folder / "report.json")
+    write_text(folder / "recipe.json", recipes.dumps(plan.recipe))
+    write_json(folder / "bindings.json", paths)
+    write_json(folder / "report.json", plan.compiled.report)
 
 
 def _interruption(chosen: Workload, seed: int) -> Interruption | None:

@@ -10,8 +10,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from importlib.metadata import version as installed_version
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from miniverl.compiler import legacy, upstream
 from miniverl.compiler.suggest import did_you_mean, nearest
+from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
 MANDATORY = "???"  # upstream's mark of a leaf that has no value until somebody sets one
@@ -46,6 +47,20 @@ class Override:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """The script that a launch was read from, by its base name and the digest of its bytes.
+
+    `frozen` are the leaves with an unknown that nothing reads, as the script writes them; `open` those with
+    one that something does.
+    """
+
+    name: str
+    sha256: str
+    frozen: Mapping[str, Any]
+    open: Set[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """A leaf is a scalar, a whole list or an empty mapping.
 
@@ -64,6 +79,19 @@ class Source:
     stated: Mapping[str, Any] | None  # what a subset states, as it does; None: the whole config
     required: tuple[Problem, ...]  # what upstream leaves open, and nobody has set
     mends_missing: str  # the fix for a leaf that upstream's tree has and this lacks
+    script: Script | None = None
+
+    @property
+    def open(self) -> Set[str]:
+        """Leaves whose value only the user can give; a placeholder stands there."""
+        return self.script.open if self.script else frozenset()
+
+    @property
+    def with_defaults(self) -> "Source":
+        """The source with upstream's own values in its open leaves; those that upstream lacks are dropped."""
+        kept = {field: value for field, value in self.leaves.items() if field not in self.open}
+        shipped = {field: self.defaults[field] for field in self.open if field in self.defaults}
+        return replace(self, leaves={**kept, **shipped})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,9 +218,7 @@ def _composed_once(
     answer = _answer(_ask(tree, config_name, overrides))
     assert not answer["faults"], answer["faults"]
     with upstream.cache_writes():
-        upstream.write_whole(
-            kept, json.dumps({"key": key, "leaves": answer["leaves"]}, sort_keys=True) + "\n"
-        )
+        write_json(kept, {"key": key, "leaves": answer["leaves"]})
     return dict(answer["leaves"])
 
 

