@@ -93,9 +93,9 @@ def site(records: tuple[Path, ...], out: Path) -> Exit:
 
     Without any: of the last ones below build/bench.
     """
-    from miniverl.bench.site import write_site
+    from miniverl.bench.site import latest_records, write_site
 
-    shown = records or tuple(sorted(Path("build/bench").glob("*/*/latest.json")))
+    shown = records or latest_records(Path("build"))
     if not shown:
         problem = Problem(
             field="records",

@@ -16,15 +16,12 @@ Finding = dict[str, str]
 
 def examine(variables: Mapping[str, str]) -> dict[str, Any]:
     """Everything that the doctor looks at; nothing is fetched, and no torch is loaded."""
-    found = gpu.detect()
+    found, checkout = gpu.detect(), environment.checkout()
     running = running_stack(found)
     cached = {name: _cache_state(name) for name in sorted(pin.pins())}
     chosen = gpu.choose(None, False, found)
     report: dict[str, Any] = {
-        "checkout": {
-            "commit": environment.checkout().commit,
-            "dirty": environment.checkout().is_dirty,
-        },
+        "checkout": {"commit": checkout.commit, "dirty": checkout.is_dirty},
         "hardware": environment.hardware(chosen.profile.device, chosen.card, found),
         "environment": environment.environment(running, chosen.profile.threads, variables),
         "differences_from_lock": [str(difference) for difference in running.differences],

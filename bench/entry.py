@@ -1,12 +1,11 @@
 """Where a pin stands in the cache, and how a record names it; nothing here fetches or loads a library."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
-import rfc8785
-
 from miniverl.bench import cache
+from miniverl.bench.comparability import sha256_of
+from miniverl.bench.measure import NOT_SUPPORTED
 from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, Pin, UpstreamPin, pin
 from miniverl.compiler import upstream
 
@@ -28,31 +27,30 @@ def content_sha256(chosen: GgufPin | GeneratedPin) -> str:
     """One digest over all that a pin says of its content."""
     match chosen:
         case GgufPin():
-            return _sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
+            return sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
         case GeneratedPin():
-            return _sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
+            return sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
 
 
 def input_of(name: str) -> dict[str, Any]:
     """How a record's `inputs` name a pin that was fetched."""
     chosen = pin(name)
-    no_rows = {"status": "not_supported"}
     stated: dict[str, Any] = {"pin": name, "licence": chosen.licence, "source": source_of(chosen)}
     stated |= {"pin_state": "known", "digest_of": "content"}
     match chosen:
         case UpstreamPin():
             release = upstream.PINS[chosen.version]
             stated |= {"kind": "upstream", "sha256": release.tree_sha256}
-            return stated | {"bytes": release.wheel.bytes, "rows": no_rows}
+            return stated | {"bytes": release.wheel.bytes, "rows": NOT_SUPPORTED}
         case GgufPin():
-            stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": no_rows}
+            stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": NOT_SUPPORTED}
         case GeneratedPin():
             rows = sum(split.rows for split in chosen.splits.values())
             stated |= {"kind": "data", "sha256": content_sha256(chosen), "rows": rows}
         case HubPin():
             files = {path: file["sha256"] for path, file in _manifest(name, chosen).items()}
             is_known = files.keys() == chosen.files.keys()
-            stated |= {"kind": "model", "sha256": _sha256_of(files), "rows": no_rows}
+            stated |= {"kind": "model", "sha256": sha256_of(files), "rows": NOT_SUPPORTED}
             stated |= {"pin_state": "known" if is_known else "first_fetch", "digest_of": "file"}
     return stated | {"bytes": sum(file["bytes"] for file in _manifest(name, chosen).values())}
 
@@ -72,7 +70,3 @@ def source_of(chosen: Pin) -> str:
 
 def _manifest(name: str, chosen: Pin) -> dict[str, dict[str, Any]]:
     return cache.manifest(place(name, chosen))
-
-
-def _sha256_of(content: dict[str, Any]) -> str:
-    return hashlib.sha256(rfc8785.dumps(content)).hexdigest()

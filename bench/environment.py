@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench.gpu import GIB, Card, Found
+from miniverl.bench.measure import NOT_SUPPORTED
 from miniverl.bench.nvml import Status
 from miniverl.bench.stack import Stack, installed
 
@@ -90,7 +91,7 @@ def hardware(device: str, card: Card | None, found: Found) -> dict[str, Any]:
         "device": device,
         "gpu": card and card.name,
         "gpu_count": 0 if card is None else 1,
-        "vram_gib": {"status": "not_supported"} if card is None else gib(card.memory_bytes),
+        "vram_gib": NOT_SUPPORTED if card is None else gib(card.memory_bytes),
         "driver": card and found.driver,
         "cuda_runtime": card and cuda_runtime(found),
         "cpu_model": cpu_model(),

@@ -19,6 +19,7 @@ from miniverl.compiler.lower import Compiled
 from miniverl.engine import recipe as recipes
 from miniverl.engine.recipe import Recipe
 
+_NOT_PLANNED = "The workload does not ask for it"
 _LONGEST_TEXT = 2000  # of a reason or message, in schemas/record-v2.json
 
 
@@ -69,7 +70,7 @@ def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
         "class": plan.record_class,
         "status": "measured" if outcome is None else outcome.status,
         "reason_code": outcome and outcome.reason_code,
-        "reason": outcome and _cut(outcome.reason or outcome.status),
+        "reason": outcome and cut(outcome.reason or outcome.status),
         "measured_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "miniverl_version": version("miniverl"),
         "source_commit": checkout.commit,
@@ -179,9 +180,6 @@ def _resume(plan: Plan, ran: Ran) -> dict[str, Any]:
     }
 
 
-_NOT_PLANNED = "The workload does not ask for it"
-
-
 def _new_process(ran: Ran) -> str:
     """Equal bytes from different processes: of straight launches, or of a straight and a resumed run."""
     outputs = [
@@ -210,8 +208,9 @@ def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:
 
 
 def _finding(code: str, severity: str, message: str) -> dict[str, str]:
-    return {"code": code, "severity": severity, "message": _cut(message)}
+    return {"code": code, "severity": severity, "message": cut(message)}
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """A reason or message as long as a record may hold."""
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 3] + "..."

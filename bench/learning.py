@@ -63,7 +63,7 @@ def _row(of: Json) -> tuple[str, ...]:
     )
 
 
-def _load(paths: Sequence[Path]) -> list[Json]:
+def _load(paths: Sequence[Path]) -> Sequence[Json]:
     """The records, each checked; raises with all that cannot answer the question."""
     records = [validate.load(path) for path in paths]
     problems = [

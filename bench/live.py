@@ -3,15 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# The phases of a step in their order, and their short names; checkpoint and validation come after it.
-_PHASES = {
-    "rollout": "rollout",
-    "reward": "reward",
-    "score_old": "old log-probs",
-    "score_reference": "reference",
-    "advantage": "advantage",
-    "update": "update",
-}
+from miniverl.bench.units import PHASES
+
 _SHOWN_FROM_SECONDS = 0.05
 
 
@@ -65,7 +58,7 @@ def _step_line(
         parts.append(f"{tokens / rollout_seconds:.0f} tokens/s")
     spent = [
         f"{name} {phases[phase][0]:.1f}"
-        for phase, name in _PHASES.items()
+        for phase, name in PHASES.items()
         if phase in phases and phases[phase][0] >= _SHOWN_FROM_SECONDS
     ]
     parts.append(f"{event['seconds']:.1f} s ({', '.join(spent)})")

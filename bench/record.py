@@ -24,7 +24,7 @@ SCHEMA_VERSIONS = (1, 2)
 KIND = "single_device_rl_workload"
 
 _SEALS = ("block_sha256", "record_sha256")
-_MEASURE_AGAIN = "Take the record as it was written, or measure again"
+MEASURE_AGAIN = "Take the record as it was written, or measure again"
 
 
 def complete(measured: Json) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _problem(field: str, value: Any, origin: str, reason: str) -> Problem:
-    return Problem(field=field, value=value, origin=origin, reason=reason, fix=_MEASURE_AGAIN)
+    return Problem(field=field, value=value, origin=origin, reason=reason, fix=MEASURE_AGAIN)
 
 
 def _file_problem(path: Path, reason: str) -> Problem:

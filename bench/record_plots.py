@@ -11,18 +11,19 @@ from miniverl.bench.plot import Axes, Series, bars, lines, stacked_bars, waterfa
 Json = Mapping[str, Any]
 Plot = tuple[str, str, str]  # heading, SVG, caption
 
-# In the order of a step; a phase keeps its colour in every plot of every record.
-_PHASES = {
-    "rollout": ("rollout", 0),
-    "reward": ("reward", 6),
-    "score_old": ("old log-probs", 2),
-    "score_reference": ("reference", 7),
-    "teacher_scoring": ("teacher", 3),
-    "advantage": ("advantage", 5),
-    "update": ("update", 1),
-    "checkpoint": ("checkpoint", 4),
-    "validation": ("validation", 3),
+# A phase keeps its colour in every plot of every record.
+_COLOURS = {
+    "rollout": 0,
+    "reward": 6,
+    "score_old": 2,
+    "score_reference": 7,
+    "teacher_scoring": 3,
+    "advantage": 5,
+    "update": 1,
+    "checkpoint": 4,
+    "validation": 3,
 }
+_PHASES = {phase: (title, _COLOURS[phase]) for phase, title in units.PHASES.items()}
 _REST = ("rest", 8)
 _SHOWN_SHARE = 0.01  # of all time; what takes less is part of the rest
 _PART_TITLES = dict(

@@ -127,8 +127,7 @@ def _facts(record: Json) -> Table:
     resume = record["resume"]
     grid.add_row("resume", _styled(resume["status"]))
     if resume.get("first_difference"):
-        first = resume["first_difference"]
-        grid.add_row("", f"{first['file']}, byte {first['byte']} ({first['place']})")
+        grid.add_row("", units.difference(resume["first_difference"]))
     grid.add_row("measured at", record["measured_at"])
     return grid
 

@@ -20,6 +20,8 @@ from miniverl.compiler.whole import json_text, write_text
 
 Json = Mapping[str, Any]
 
+LATEST = "latest.json"  # beside a workload's record folders: a copy of the last one
+
 _COLOURS = {
     "measured": "good",
     "exact_match": "good",
@@ -33,6 +35,11 @@ _COLOURS = {
     "unofficial": "doubt",
     "not_checked": "soft",
 }
+
+
+def latest_records(out: Path) -> list[Path]:
+    """The last record of each workload and GPU below `out`."""
+    return sorted((out / "bench").glob(f"*/*/{LATEST}"))
 
 
 def write_site(records: Sequence[Path], out: Path) -> Path:
@@ -115,9 +122,7 @@ def _reasons(record: Json) -> str:
     reasons = [record["reason"]] if record.get("reason") else []
     first = record["resume"].get("first_difference")
     if first:
-        reasons.append(
-            f"The resumed run differs first in {first['file']}, byte {first['byte']} ({first['place']})"
-        )
+        reasons.append(f"The resumed run differs first in {units.difference(first)}")
     return "".join(f'<p class="bad">{escape(reason)}</p>' for reason in reasons)
 
 

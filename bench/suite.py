@@ -20,23 +20,23 @@ from miniverl.bench import (
     sampling,
     site,
     stack,
+    units,
     validate,
 )
 from miniverl.bench import measure as measuring
 from miniverl.bench.exits import Exit
-from miniverl.bench.facts import Plan, Ran, facts
+from miniverl.bench.facts import Plan, Ran, cut, facts
 from miniverl.bench.live import Live
 from miniverl.bench.resume import compare_runs
 from miniverl.bench.runner import GIB, Interruption, Launch, Limits, Outcome, Role, Sampler
 from miniverl.bench.workload import Workload, compile_arguments, workload
 from miniverl.compiler.lower import Compiled, compile_launch
-from miniverl.compiler.source import Override
+from miniverl.compiler.source import numbered
 from miniverl.compiler.upstream import Progress
 from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Refused
 
-LATEST = "latest.json"  # beside a workload's record folders: a copy of the last one
 Write = Callable[[str], None]
 
 # CUDA's context, its libraries and graphs: what a process holds of a card beside the allocator's pool.
@@ -76,8 +76,7 @@ class Measured:
         name, reason = self.record["workload"]["name"], self.record["reason"]
         if reason is not None:
             return f"{name}: {reason.rstrip('.')}."
-        first = self.record["resume"]["first_difference"]
-        place = f"{first['file']}, byte {first['byte']} ({first['place']})"
+        place = units.difference(self.record["resume"]["first_difference"])
         return f"{name}: the resumed run differs from the straight one, first in {place}."
 
 
@@ -91,7 +90,7 @@ def measure(plan: Plan, write: Write) -> Measured:
     complete = _complete(plan, ran)
     path = plan.folder / "record.json"
     write_json(path, complete)
-    write_json(plan.folder.parent / LATEST, complete)
+    write_json(plan.folder.parent / site.LATEST, complete)
     return Measured(record=complete, path=path)
 
 
@@ -134,10 +133,9 @@ def compile_workload(
     """The workload's launch with `overrides` on top, bound to the inputs that it pins."""
     folders = fetch.fetch(chosen.pins, progress)
     arguments = compile_arguments(chosen, seed, folders)
-    on_top = [Override(text, f"override {number}") for number, text in enumerate(overrides, 1)]
     return compile_launch(
         arguments.source,
-        [*arguments.overrides, *on_top],
+        [*arguments.overrides, *numbered(overrides)],
         bindings=arguments.bindings,
         progress=progress,
     )
@@ -145,7 +143,7 @@ def compile_workload(
 
 def write_page(out: Path) -> Path:
     """The page with the last record of each workload and GPU below `out`."""
-    paths = sorted((out / "bench").glob(f"*/*/{LATEST}"))
+    paths = site.latest_records(out)
     # One that an earlier version wrote may not be valid any more; it is no part of what was asked for.
     valid = [path for path in paths if not validate.validate(record.load_strict(path))]
     return site.write_site(valid, out / "site")
@@ -195,8 +193,9 @@ def _check_resume(
         return
     ran.resume = compare_runs(plan.straight, folder)
     difference = ran.resume.first_difference
-    write("the resumed run equals the straight one byte for byte" if difference is None else "")
-    if difference is not None:
+    if difference is None:
+        write("the resumed run equals the straight one byte for byte")
+    else:
         write(f"the resumed run differs from the straight one: {difference}")
 
 
@@ -247,7 +246,7 @@ def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -
     ]
     failure = None
     if outcome is not None and not is_finished:
-        failure = (outcome.reason_code or outcome.status, (outcome.reason or outcome.status)[:2000])
+        failure = (outcome.reason_code or outcome.status, cut(outcome.reason or outcome.status))
     return measuring.launch(
         seen.folder,
         role=seen.role,

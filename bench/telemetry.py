@@ -1,6 +1,6 @@
 """One look at what a process tree and a card hold and do now: pure sampling, nothing kept.
 
-Every reading is a number or the status that stands in its place.
+A card's reading is a number or the status that stands in its place; a process that is gone has none.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,15 +39,6 @@ def rss_bytes(pid: int) -> int | None:
 def peak_rss_bytes(pid: int) -> int | None:
     """The most that this one process ever held, as the kernel counted it. None: it is gone."""
     return _status_bytes(pid, "VmHWM")
-
-
-def card_bytes(pid: int, index: int) -> int | None:
-    """What the process tree holds of card `index`; None where the driver does not tell.
-
-    Between `nvml.opened`. Under WDDM and WSL the driver tells no memory per process.
-    """
-    held = process_bytes(pynvml.nvmlDeviceGetHandleByIndex(index), process_tree(pid))
-    return None if isinstance(held, Status) else int(held)
 
 
 def process_bytes(handle: object, pids: list[int]) -> Reading:

@@ -15,6 +15,19 @@ _ABSENT = {
     "not_finite": "not finite",
 }
 
+# The phases of a step in their order, with those around it; the journal's names and the ones people read.
+PHASES = {
+    "rollout": "rollout",
+    "reward": "reward",
+    "score_old": "old log-probs",
+    "score_reference": "reference",
+    "teacher_scoring": "teacher",
+    "advantage": "advantage",
+    "update": "update",
+    "checkpoint": "checkpoint",
+    "validation": "validation",
+}
+
 
 def seconds(value: Any) -> str:
     return _or_absent(value, _seconds)
@@ -69,6 +82,11 @@ def by_name(name: str, value: Any) -> str:
     if last.endswith("_bytes"):
         return size(value)
     return metric(value)
+
+
+def difference(first: Mapping[str, Any]) -> str:
+    """Where two files differ first, of a record's `first_difference`."""
+    return f"{first['file']}, byte {first['byte']} ({first['place']})"
 
 
 def title(name: str) -> str:

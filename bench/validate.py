@@ -11,7 +11,13 @@ from typing import Any
 
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.derive import derived
-from miniverl.bench.record import load_strict, pointer, schema_problems, seal_problems
+from miniverl.bench.record import (
+    MEASURE_AGAIN,
+    load_strict,
+    pointer,
+    schema_problems,
+    seal_problems,
+)
 from miniverl.bench.validate_launch import launch_mistakes
 from miniverl.bench.validate_v1 import mistakes_v1
 from miniverl.engine.problem import Problem, Refused
@@ -19,7 +25,6 @@ from miniverl.engine.problem import Problem, Refused
 Json = Mapping[str, Any]
 Mistake = tuple[str, Any, str]
 
-_FIX = "Take the record as it was written, or measure again"
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@|\$\{[^}]*\}")
 _QUOTED = {"env", "ext", "message", "reason"}
 _EVIDENCE = ("trajectories.jsonl", "adapter/adapter_model.safetensors")
@@ -40,7 +45,7 @@ def validate(record: Json, origin: str = "record") -> list[Problem]:
     if problems:
         return problems
     problems = [
-        Problem(field=field, value=value, origin=origin, reason=reason, fix=_FIX)
+        Problem(field=field, value=value, origin=origin, reason=reason, fix=MEASURE_AGAIN)
         for field, value, reason in _mistakes(record)
     ]
     if record["schema_version"] == 1:

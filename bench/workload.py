@@ -3,7 +3,6 @@
 bench/workloads/*.yaml are the documents. What a workload computes is in its digest; titles and reasons are not.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -12,8 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import rfc8785
-
+from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
 from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, pins
 from miniverl.compiler import source as sources
@@ -73,7 +71,7 @@ class Workload:
         plain = asdict(self)
         plain["overrides"] = [override.set for override in self.overrides]
         del plain["title"]
-        return hashlib.sha256(rfc8785.dumps(json.loads(json.dumps(plain)))).hexdigest()
+        return sha256_of(json.loads(json.dumps(plain)))
 
     @property
     def pins(self) -> tuple[str, ...]:
