@@ -131,19 +131,13 @@ class _Journal:
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log that were written to their end: a kill can tear the last line of its process.
+    """The lines of a log that were written to their end: a kill can tear the last one.
 
-    The next process to append ends the torn line first, so it may also stand in the middle.
+    It is the last one for good: the next process to append moves it aside first (engine/journal.py).
     """
-    if not path.exists():
-        return
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.strip() or not line.endswith(b"\n"):
-            continue
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue
+    if path.exists():
+        content = path.read_bytes()
+        yield from map(json.loads, content[: content.rfind(b"\n") + 1].splitlines())
 
 
 def _steps(

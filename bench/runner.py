@@ -139,12 +139,15 @@ def worker_environment(threads: int) -> dict[str, str]:
 
 
 class JournalTail:
-    """The events that are appended to a journal from now on; a line counts once its end is written."""
+    """The events that are appended to a journal from now on; a line counts once its end is written.
+
+    A line that a killed process tore is not passed over: the next one moves it aside (engine/journal.py) and
+    writes where it began.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
-        self._torn = b""
+        self._offset = path.read_bytes().rfind(b"\n") + 1 if path.exists() else 0
 
     def read(self) -> Iterator[dict[str, Any]]:
         if not self._path.exists():
@@ -152,10 +155,9 @@ class JournalTail:
         with self._path.open("rb") as file:
             file.seek(self._offset)
             fresh = file.read()
-        self._offset += len(fresh)
-        *lines, self._torn = (self._torn + fresh).split(b"\n")
-        # A resumed run ends the line that its predecessor tore: that leaves an empty one here.
-        yield from (json.loads(line) for line in lines if line.strip())
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        yield from map(json.loads, whole.splitlines())
 
 
 class _Watch:

@@ -136,13 +136,16 @@ def launch(folder: Path, plan: Plan, ordinal: int) -> dict[str, Any]:
     """Append the plan's journal and trajectories to the run folder, and measure them."""
     folder.mkdir(parents=True, exist_ok=True)
     last = 0.0
-    with (folder / "journal.jsonl").open("a") as journal:
+    path = folder / "journal.jsonl"
+    before = path.read_text() if path.exists() else ""
+    path.write_text(before[: before.rfind("\n") + 1])  # as the engine moves a torn line aside
+    with path.open("a") as journal:
         for at, event in events(plan):
             stamp = {"pid": plan.pid, "monotonic_seconds": plan.created + at}
             journal.write(json.dumps(to_dict(event) | stamp) + "\n")
             last = at
         if plan.exit_code != 0:
-            journal.write('{"event": "phase_fin\n')
+            journal.write('{"event": "phase_fin')
     _write_trajectories(folder, plan.to_step)
     samples = [
         {

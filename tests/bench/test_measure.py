@@ -66,7 +66,7 @@ def test_a_killed_launch_has_an_unfinished_step_and_a_torn_line(
 ) -> None:
     killed = example.Plan(role="interrupted", to_step=2, exit_code=-9, dies_in_rollout=True)
     launch = example.launch(tmp_path, killed, 1)
-    assert (tmp_path / "journal.jsonl").read_text().endswith('"phase_fin\n')
+    assert (tmp_path / "journal.jsonl").read_text().endswith('"phase_fin')
     assert launch["steps"][-1]["is_finished"] is False
     assert launch["steps"][-1]["seconds"] == {"status": "not_measured"}
     assert launch["outputs"] is None

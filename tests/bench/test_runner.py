@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from miniverl.bench import runner, telemetry
+from miniverl.engine.events import RunFinished
+from miniverl.engine.journal import Journal
 
 PREAMBLE = """
 import json, os, pathlib, signal, subprocess, sys, time
@@ -188,12 +190,15 @@ def test_a_failure_of_an_earlier_launch_is_not_taken_for_this_one(run: Run, tmp_
     assert run("sys.exit(7)").outcome.reason_code == "crashed"
 
 
-def test_a_line_that_an_earlier_launch_tore_is_left_alone(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "journal.jsonl").write_text('{"event": "step_sta')
-    seen = run("open(folder / 'journal.jsonl', 'a').write(chr(10)); step(1)")
+def test_events_are_heard_behind_a_line_that_an_earlier_launch_tore(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"event": "run_started"}\n{"event": "step_sta')
+    tail = runner.JournalTail(path)
+    assert list(tail.read()) == []
 
-    assert [event["event"] for event in seen.events] == ["step_finished"]
+    Journal(path, tmp_path / "recovery", lambda event: None)(RunFinished(steps=8))
+
+    assert [(event["event"], event["steps"]) for event in tail.read()] == [("run_finished", 8)]
 
 
 def test_a_line_in_the_making_counts_once_it_is_whole(tmp_path: Path) -> None:
