@@ -1,6 +1,7 @@
 """The commands about one launch: compile it, explain a field of it, run what came out."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -17,6 +18,9 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; 
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @_PROFILE
 @click.option("--bind", multiple=True, metavar="NAME=VALUE", help="Bind an input; may be repeated.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that a script reads.")
+@click.option("--arg", multiple=True, metavar="VALUE", help="An argument of a script; in order.")
+@click.option("--launch", type=int, metavar="N", help="Which launch of a script; counted from 1.")
 @click.option("-o", "--output", type=FILE, help="Write the recipe here.")
 @click.option("--report", type=FILE, help="Write the report here.")
 @json_option
@@ -26,22 +30,37 @@ def compile_(
     overrides: tuple[str, ...],
     profile: str | None,
     bind: tuple[str, ...],
+    env: tuple[str, ...],
+    arg: tuple[str, ...],
+    launch: int | None,
     output: Path | None,
     report: Path | None,
     as_json: bool,
 ) -> Exit:
     """Judge every leaf of a launch, and lower it to a recipe.
 
-    SOURCE is hydra:ppo_trainer, launch:grpo, workload:NAME or a config file; overrides are Hydra's.
+    SOURCE is a launch script (.sh), a config file (.yaml, .json), hydra:ppo_trainer, launch:grpo or
+    workload:NAME; overrides are Hydra's. A script is read and never run: --env and --arg give what it
+    would get from outside.
     Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME.
     """
     from miniverl.bench import compiled_view
     from miniverl.bench.progress import bars
-    from miniverl.compiler.lower import compile_launch
+    from miniverl.compiler import scripts
+    from miniverl.compiler.lower import compile_launch, compile_script
 
     kind, _, name = source.partition(":")
+    is_script = scripts.is_script(source)
+    if not is_script:
+        _require_nothing_of_a_script(env, arg, launch)
     with bars() as progress:
-        if kind == "workload":
+        if is_script:
+            variables = scripts.environment(env)
+            given = scripts.Given(environment=variables, arguments=arg, number=launch)
+            compiled = compile_script(
+                Path(source), overrides, given, profile=profile, bindings=bind, progress=progress
+            )
+        elif kind == "workload":
             _require_no_bindings(bind, profile)
             from miniverl.bench.suite import compile_workload
             from miniverl.bench.workload import workload
@@ -125,14 +144,30 @@ def run(
 
 def _require_no_bindings(bind: tuple[str, ...], profile: str | None) -> None:
     """A workload states its inputs and takes the default profile: nothing is left to name."""
-    given = {"--bind": " ".join(bind) or None, "--profile": profile}
+    given: dict[str, object] = {"--bind": " ".join(bind) or None, "--profile": profile}
+    reason, fix = "a workload says this itself", "Leave out {}, or compile launch:NAME"
+    _require_unset(given, reason, fix)
+
+
+def _require_nothing_of_a_script(
+    env: tuple[str, ...], arg: tuple[str, ...], launch: int | None
+) -> None:
+    given: dict[str, object] = {
+        "--env": " ".join(env) or None,
+        "--arg": " ".join(arg) or None,
+        "--launch": launch,
+    }
+    _require_unset(given, "only a launch script reads it", "Leave out {}, or give a .sh file")
+
+
+def _require_unset(given: Mapping[str, object], reason: str, fix: str) -> None:
     problems = [
         Problem(
             field=option,
             value=value,
             origin="command line",
-            reason="a workload says this itself",
-            fix=f"Leave out {option}, or compile launch:NAME",
+            reason=reason,
+            fix=fix.format(option),
         )
         for option, value in given.items()
         if value is not None

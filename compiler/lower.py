@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from miniverl.compiler import files, legacy, mapping, profiles, upstream
+from miniverl.compiler import files, legacy, mapping, profiles, scripts, upstream
 from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, parse
 from miniverl.compiler.judge import context_of, judge, problems_of
@@ -60,7 +60,7 @@ def compile_launch(
     chosen = profiles.named(profile)
     stated = _numbered(overrides)
     config_name, launched = _named(source)
-    _covers(chosen, config_name)
+    _covers(chosen, config_name, "command line")
     composed = sources.compose(
         config_name, stated, launched=launched, version=chosen.verl, progress=progress
     )
@@ -81,12 +81,39 @@ def compile_file(
     return compile_source(source, files.bound_by(source, bindings), chosen)
 
 
+def compile_script(
+    path: Path,
+    overrides: Sequence[str | Override],
+    given: scripts.Given,
+    *,
+    profile: str | None = None,
+    bindings: Sequence[str] = (),
+    progress: upstream.Progress = upstream.quiet,
+) -> Compiled:
+    """Compile the launch of a script, which is read and never run, with overrides stated on top of its own.
+
+    Raises what `compile_launch` does, and WrongCall for a script without a launch that can be compiled.
+    """
+    bound = parse(bindings)
+    chosen = profiles.named(profile)
+    launch = scripts.read(path, given)
+    _covers(chosen, str(launch.config_name), f"{launch.origin}:{launch.line}")
+    stated = _numbered(overrides)
+    draft = scripts.compose(launch, stated, version=chosen.verl, progress=progress)
+    classes = {one.field: one.classification for one in _judged(draft.source, bound, chosen)}
+    return compile_source(scripts.settled(draft, classes), bound, chosen)
+
+
 def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Compiled:
-    """Judge and lower a config."""
-    context = context_of(source, seen_by_rules(bindings, source))
-    judged = judge(source, profile.table, context)
+    """Judge and lower a config; of what the user has yet to give, upstream's own values stand in for it."""
+    with_defaults = source.with_defaults
+    context = context_of(with_defaults, seen_by_rules(bindings, with_defaults))
+    judged = judge(with_defaults, profile.table, context)
+    if source.open:
+        judged = tuple(_whatever_is_open(judged, _judged(source, bindings, profile), source))
     findings = tuple(_shown(judged, source, profile))
-    problems = _of_known_leaves(problems_of(findings), source)
+    known = [one for one in findings if one.field not in source.open]
+    problems = _of_known_leaves(problems_of(known), source)
     required = source.required if problems else (*source.required, *_required_input(context))
     status = "rejected" if problems else "needs_user_input" if required else "accepted"
     missing = bindings.missing(validates=validates(context))
@@ -122,6 +149,23 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
             "validation": bindings.validation.path if bindings.validation else None,
         },
     )
+
+
+def _judged(source: Source, bindings: Bindings, profile: Profile) -> tuple[Finding, ...]:
+    return judge(source, profile.table, context_of(source, seen_by_rules(bindings, source)))
+
+
+def _whatever_is_open(
+    with_defaults: Sequence[Finding], with_placeholders: Sequence[Finding], source: Source
+) -> Iterator[Finding]:
+    """A leaf is rejected where it is both ways: then it is so whatever the open leaves will hold."""
+    by_field = {one.field: one for one in with_defaults}
+    for finding in with_placeholders:
+        otherwise = by_field.get(finding.field, finding)
+        if finding.field in source.open:
+            yield replace(otherwise, value=finding.value, target=None, lowered=None)
+        else:
+            yield finding if otherwise.classification in REJECTING else otherwise
 
 
 def _shown(judged: Sequence[Finding], source: Source, profile: Profile) -> Iterator[Finding]:
@@ -252,7 +296,7 @@ def _named(source: str) -> tuple[str, tuple[Override, ...]]:
             value=source,
             origin="command line",
             reason="not a source that can be compiled",
-            fix="Give hydra:ppo_trainer followed by overrides, launch:grpo, or a .yaml or .json file",
+            fix="Give hydra:ppo_trainer followed by overrides, launch:grpo, or a .sh, .yaml or .json file",
         )
         raise WrongCall([problem])
     kind, name = match.groups()
@@ -272,13 +316,13 @@ def _overridden(source: str, override: str) -> Problem:
     )
 
 
-def _covers(profile: Profile, config_name: str) -> None:
+def _covers(profile: Profile, config_name: str, origin: str) -> None:
     if config_name == profile.config_name:
         return
     problem = Problem(
-        field="source",
-        value=f"hydra:{config_name}",
-        origin="command line",
+        field="config name",
+        value=config_name,
+        origin=origin,
         reason=f"profile {profile.name} covers {profile.config_name} only",
         fix=f"Compile hydra:{profile.config_name}",
     )

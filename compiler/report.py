@@ -33,12 +33,16 @@ def report(
     recipe: Recipe | None,
 ) -> dict[str, Any]:
     """The report as plain JSON values."""
-    rejected = [one.field for one in findings if one.classification in REJECTING]
+    rejected = [
+        one.field
+        for one in findings
+        if one.classification in REJECTING and one.field not in source.open
+    ]
     return {
         "algorithm": source.leaves.get("algorithm.adv_estimator"),
         "executable": semantics == "accepted",
         "execution": dict(execution),
-        "field_classification": [_row(finding) for finding in findings],
+        "field_classification": [_row(finding, source) for finding in findings],
         "generated_path": None if recipe is None else "recipe.json",
         "generated_recipe_sha256": None if recipe is None else recipe.sha256,
         "generated_recipe_validated": recipe is not None,
@@ -47,6 +51,7 @@ def report(
             [
                 *lowering_rows(bindings, source.leaves),
                 *_stated_rows(source),
+                *_frozen_rows(source),
                 *_lowered_rows(findings),
             ],
             key=lambda row: (row["source_field"], row["kind"]),
@@ -59,7 +64,11 @@ def report(
         "required_user_input": [problem_row(problem) for problem in required_input],
         "schema_version": SCHEMA_VERSION,
         "semantics": semantics,
-        "source": {"config_name": source.config_name, "description": source.description},
+        "source": {
+            "config_name": source.config_name,
+            "description": source.description,
+            **_script(source),
+        },
         "source_config_sha256": source.sha256,
         "source_verl": {
             "commit": profile.pin.commit,
@@ -83,14 +92,20 @@ def problem_row(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _script(source: Source) -> dict[str, str]:
+    script = source.script
+    return {"script": script.name, "script_sha256": script.sha256} if script else {}
+
+
+def _row(finding: Finding, source: Source) -> dict[str, Any]:
     is_rejected = finding.classification in REJECTING
+    status = "unsupported" if is_rejected else "resolved"
     return {
         "classification": str(finding.classification),
         "local_target": finding.label,
         "origin": finding.origin,
         "reason": finding.reason,
-        "resolution_status": "unsupported" if is_rejected else "resolved",
+        "resolution_status": "unresolved" if finding.field in source.open else status,
         "source_value": finding.value,
         "upstream_field": finding.field,
     }
@@ -102,6 +117,13 @@ def _stated_rows(source: Source) -> Iterator[dict[str, Any]]:
         follows = source.origins[field].startswith("default ")
         if source.launched.get(field) != value and not follows:
             yield _lowering("override", field, source.launched.get(field), value)
+
+
+def _frozen_rows(source: Source) -> Iterator[dict[str, Any]]:
+    """What only running the script could tell, where nothing reads it."""
+    frozen = source.script.frozen if source.script else {}
+    for field, written in frozen.items():
+        yield _lowering("frozen", field, written, source.leaves[field])
 
 
 def _lowered_rows(findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed_version
 from importlib.resources import files
@@ -57,7 +57,7 @@ class Script:
     name: str
     sha256: str
     frozen: Mapping[str, Any]
-    open: Set[str]
+    open: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ class Source:
     script: Script | None = None
 
     @property
-    def open(self) -> Set[str]:
+    def open(self) -> frozenset[str]:
         """Leaves whose value only the user can give; a placeholder stands there."""
         return self.script.open if self.script else frozenset()
 
