@@ -65,6 +65,12 @@ def test_help_waits_for_nothing_heavy() -> None:
         (["compile", "launch:no-such"], "there is no such launch"),
         (["compile", "launch:grpo", "--profile", "none"], "there is no such profile"),
         (["compile", "workload:smollm2-grpo", "--bind", "model=x"], "a workload says this itself"),
+        (
+            ["compile", "launch:grpo", "--env", "A=1", "--launch", "2"],
+            "only a launch script reads it",
+        ),
+        (["compile", "no-such.sh"], "it cannot be read"),
+        (["compile", "no-such.sh", "--env", "A"], "a value is given as NAME=value"),
         (["explain", "no.such.field"], "has no such leaf"),
         (["run", "nowhere.json", "--out", "somewhere"], "cannot be read"),
         (["bench", "no-such-workload"], "workload = 'no-such-workload'"),
@@ -158,6 +164,26 @@ def test_a_rejected_launch_exits_1_with_its_report_and_every_problem(capsys: Cap
     for field in told:
         assert f"{field} = " in streams.err
     assert streams.err.splitlines()[-1] == f"rejected: {len(told)} problems"
+
+
+def test_a_script_asks_for_what_it_takes_from_outside_and_is_accepted_with_it(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.val_files=[] "
+        "data.train_files=$DATA/train.parquet actor_rollout_ref.model.path=$1 "
+        "actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.use_dynamic_bsz=True "
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True "
+        "actor_rollout_ref.model.lora_rank=8\n",
+        encoding="utf-8",
+    )
+    assert main(["compile", str(script)]) == 1
+    told = capsys.readouterr().err
+    assert "Give --env DATA=VALUE" in told
+    assert "Give --arg VALUE" in told
+    assert told.splitlines()[-1] == "needs user input: 2 problems"
+    assert main(["compile", str(script), "--env", "DATA=/data", "--arg", "model"]) == 0
 
 
 def test_a_launch_that_does_not_compose_exits_1(capsys: Capture) -> None:
