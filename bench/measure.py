@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench.disk import file_sha256, folder_bytes
-from miniverl.bench.resume import FOLDERS, LOGS, last_checkpoint
+from miniverl.bench.resume import EXPORTS, LOGS, last_checkpoint
 
 MAX_SAMPLES = 300
 NOT_SUPPORTED = {"status": "not_supported"}
@@ -81,14 +81,14 @@ def launch(
 
 
 def outputs(run_dir: Path) -> dict[str, str]:
-    """sha256 of the logs and the adapter that a finished run left."""
-    return {name: each["sha256"] for name, each in _files(run_dir, (*LOGS, *FOLDERS)).items()}
+    """sha256 of the logs, and of the adapter or model, that a finished run left."""
+    return {name: each["sha256"] for name, each in _files(run_dir, (*LOGS, *EXPORTS)).items()}
 
 
 def artifacts(run_dir: Path, workload_dir: Path) -> dict[str, Any]:
-    """The measured fields of `artifacts`: the straight run's logs, last checkpoint and adapter."""
+    """The measured fields of `artifacts`: the straight run's logs, last checkpoint and export."""
     checkpoint = last_checkpoint(run_dir)
-    folders = FOLDERS if checkpoint is None else (checkpoint, *FOLDERS)
+    folders = EXPORTS if checkpoint is None else (checkpoint, *EXPORTS)
     return {
         "files": _files(run_dir, (*LOGS, *folders)),
         "total_run_bytes": folder_bytes(run_dir),

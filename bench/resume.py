@@ -1,6 +1,6 @@
 """The resume check: a run killed and resumed must leave the bytes of a run that was left alone.
 
-Compared are the logs that hold no times, the last checkpoint and the exported adapter. The first
+Compared are the logs that hold no times, the last checkpoint and what was exported. The first
 difference is named by file, byte, and the line or tensor that the byte lies in.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 # In the order of the run, so that the first difference is the one nearest to its cause.
 LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
-FOLDERS = ("adapter",)
+EXPORTS = ("adapter", "model")  # a run leaves one of them
 
 _CHUNK_BYTES = 1 << 20
 
@@ -62,7 +62,7 @@ def compared_files(straight: Path, resumed: Path) -> list[str]:
     checkpoints = {run: last_checkpoint(run) for run in (straight, resumed)}
     without = [run for run, checkpoint in checkpoints.items() if checkpoint is None]
     assert not without, f"a finished run has a checkpoint, and {without[0]} has none"
-    for folder in filter(None, dict.fromkeys((*checkpoints.values(), *FOLDERS))):
+    for folder in filter(None, dict.fromkeys((*checkpoints.values(), *EXPORTS))):
         inside = set(_inside(straight, folder)) | set(_inside(resumed, folder))
         found.update(dict.fromkeys(sorted(inside)))
     return list(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from miniverl.bench import resume
+from miniverl.engine import folder
 
 
 def safetensors(tensors: Mapping[str, bytes]) -> bytes:
@@ -60,6 +61,18 @@ def test_logs_last_checkpoint_and_adapter_are_compared(runs: tuple[Path, Path]) 
         "checkpoints/step-000008/state.json",
         "adapter/adapter_model.safetensors",
     ]
+
+
+def test_a_whole_model_is_compared_where_one_was_exported(runs: tuple[Path, Path]) -> None:
+    for run, content in zip(runs, (b"one", b"two"), strict=True):
+        (run / "model").mkdir()
+        (run / "model" / "model.safetensors").write_bytes(content)
+
+    assert resume.compared_files(*runs)[-1] == "model/model.safetensors"
+
+
+def test_what_is_compared_is_what_the_engine_leaves() -> None:
+    assert (resume.LOGS, resume.EXPORTS) == (folder.LOGS, folder.EXPORTS)
 
 
 def test_the_journal_may_differ_since_it_tells_times(runs: tuple[Path, Path]) -> None:
