@@ -9,14 +9,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.digest import rows_sha256, weights_sha256
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
+from miniverl.engine.recipe import Dtype
 
 REWARDS = ("last_number",)
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES: tuple[str, ...] = get_args(Dtype)
 _MEDIA = ("vision_config", "audio_config")  # what a model that sees or hears has in its config.json
 
 # Upstream scores and updates in bfloat16 over float32 weights unless `+fsdp_config.mixed_precision` says

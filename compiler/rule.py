@@ -259,6 +259,12 @@ def section(pattern: str, *rules: Rule, appended: tuple[Rule, ...] = ()) -> Rule
     return Rule(pattern, judge)
 
 
+def set_in_vain(field: str, context: Context) -> str | None:
+    """The warning on a leaf that nothing reads, where somebody set it all the same."""
+    return None if context.is_default(field) else f"{field} is set, and nothing reads it"
+
+
 def _unread(field: str, reason: str, context: Context) -> Verdict:
-    set_in_vain = None if context.is_default(field) else f"{field} is set, and nothing reads it"
-    return Verdict(classification=Class.INFORMATIONAL, reason=reason, warning=set_in_vain)
+    return Verdict(
+        classification=Class.INFORMATIONAL, reason=reason, warning=set_in_vain(field, context)
+    )

@@ -15,6 +15,7 @@ from miniverl.compiler.rule import (
     notes,
     reject,
     requires,
+    set_in_vain,
 )
 from miniverl.compiler.rules.limits import is_whole, seed, truth, whole
 from miniverl.compiler.rules.optimizer import OPTIMIZER, OPTIMIZER_APPENDED
@@ -23,11 +24,11 @@ from miniverl.compiler.rules.repeated import (
     checkpoint,
     fsdp,
     keeps_class,
-    off,
     profiler,
     qat,
     router_replay,
     sequence_parallel,
+    size_over_all_devices,
     tuned,
 )
 from miniverl.compiler.rules.switches import bins_dynamically, shuffles_mini_batches
@@ -76,7 +77,7 @@ def _static_bin(field: str, value: Any, context: Context) -> Verdict:
         return Verdict(
             classification=Class.INFORMATIONAL,
             reason="not read: use_dynamic_bsz bounds micro-batches by tokens",
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     if not is_whole(value, 1):
         return Verdict(
@@ -100,7 +101,7 @@ def _dynamic_bin(field: str, value: Any, context: Context) -> Verdict:
         return Verdict(
             classification=Class.INFORMATIONAL,
             reason="not read: with use_dynamic_bsz off, ppo_micro_batch_size_per_gpu bounds micro-batches",
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     limit = whole(field, at_least=1)
     if not limit.accepts(value):
@@ -130,7 +131,7 @@ def _order_seed(field: str, value: Any, context: Context) -> Verdict:
             reason="not read: actor.shuffle is off",
             target="seeds.mini_batches",
             lowered=context.defaults[field],
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     return Verdict(
         classification=Class.EXACT,
@@ -170,7 +171,7 @@ def _compute_dtype(field: str, value: Any, context: Context) -> Verdict:
         label="policy.compute_dtype",
         target="policy.compute_dtype",
         lowered=context.bindings["compute_dtype"],
-        warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+        warning=set_in_vain(field, context),
     )
 
 
@@ -224,14 +225,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(f"{_ACTOR}.ppo_micro_batch_size_per_gpu", _static_bin),
     Rule(f"{_ACTOR}.ppo_max_token_len_per_gpu", _dynamic_bin),
-    off(
-        f"{_ACTOR}.ppo_micro_batch_size",
-        None,
-        what="the micro-batch over all devices",
-        otherwise=Class.UNSUPPORTED,
-        because="the workers of the pin read the size for one device only",
-        fix=f"Set {_ACTOR}.ppo_micro_batch_size_per_gpu, and this to null",
-    ),
+    size_over_all_devices(f"{_ACTOR}.ppo_micro_batch_size"),
     requires(
         f"{_ACTOR}.strategy",
         "fsdp",

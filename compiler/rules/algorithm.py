@@ -18,7 +18,7 @@ from miniverl.compiler.rule import (
     requires,
 )
 from miniverl.compiler.rules.limits import truth
-from miniverl.compiler.rules.repeated import keeps_class, off
+from miniverl.compiler.rules.repeated import behind_switch, keeps_class, off
 
 _CORRECTION = "algorithm.rollout_correction"
 _FILTER = "algorithm.filter_groups"
@@ -78,15 +78,6 @@ def _read_by(field: str, *estimators: str) -> Rule:
     )
 
 
-def _behind_switch(field: str, switch: str) -> Rule:
-    return behind(
-        field,
-        lambda context: bool(context.leaves[switch]),
-        off=f"not read: {switch} is off",
-        on=f"waits for {switch}, which is not run here",
-    )
-
-
 RULES: tuple[Rule, ...] = (
     keeps_class("algorithm._target_"),
     Rule("algorithm.adv_estimator", _adv_estimator),
@@ -110,7 +101,7 @@ RULES: tuple[Rule, ...] = (
     ),
     keeps_class(f"{_CONTROL}._target_"),
     *(
-        _behind_switch(field, "algorithm.use_kl_in_reward")
+        behind_switch(field, "algorithm.use_kl_in_reward")
         for field in (
             "algorithm.kl_penalty",
             f"{_CONTROL}.type",
@@ -127,9 +118,9 @@ RULES: tuple[Rule, ...] = (
         because="groups whose rewards are all equal are kept here; they train nothing",
         fix=f"Set {_FILTER}.enable=False",
     ),
-    _behind_switch(f"{_FILTER}.metric", f"{_FILTER}.enable"),
+    behind_switch(f"{_FILTER}.metric", f"{_FILTER}.enable"),
     dead(f"{_FILTER}.max_num_gen_batches", "the default trainer ignores it, with a warning"),
-    _behind_switch(f"{_FILTER}.max_inflight_gen_batches", f"{_FILTER}.enable"),
+    behind_switch(f"{_FILTER}.max_inflight_gen_batches", f"{_FILTER}.enable"),
     off(
         f"{_CORRECTION}.rollout_is",
         None,
@@ -151,9 +142,9 @@ RULES: tuple[Rule, ...] = (
         because="old log-probabilities are those of the policy before its update, not the rollout's",
         fix=f"Set {_CORRECTION}.bypass_mode=False",
     ),
-    _behind_switch(f"{_CORRECTION}.rollout_is_threshold", f"{_CORRECTION}.rollout_is"),
-    _behind_switch(f"{_CORRECTION}.rollout_is_batch_normalize", f"{_CORRECTION}.rollout_is"),
-    _behind_switch(f"{_CORRECTION}.rollout_rs_threshold", f"{_CORRECTION}.rollout_rs"),
+    behind_switch(f"{_CORRECTION}.rollout_is_threshold", f"{_CORRECTION}.rollout_is"),
+    behind_switch(f"{_CORRECTION}.rollout_is_batch_normalize", f"{_CORRECTION}.rollout_is"),
+    behind_switch(f"{_CORRECTION}.rollout_rs_threshold", f"{_CORRECTION}.rollout_rs"),
     dead(f"{_CORRECTION}.loss_type", "the default trainer keeps the loss of policy_loss.loss_mode"),
     off(
         "algorithm.use_pf_ppo",
@@ -163,6 +154,6 @@ RULES: tuple[Rule, ...] = (
         because="the pin's default trainer then pairs trajectories with the advantages of others",
         fix="Set algorithm.use_pf_ppo=False",
     ),
-    _behind_switch("algorithm.pf_ppo.reweight_method", "algorithm.use_pf_ppo"),
-    _behind_switch("algorithm.pf_ppo.weight_pow", "algorithm.use_pf_ppo"),
+    behind_switch("algorithm.pf_ppo.reweight_method", "algorithm.use_pf_ppo"),
+    behind_switch("algorithm.pf_ppo.weight_pow", "algorithm.use_pf_ppo"),
 )

@@ -17,6 +17,7 @@ from miniverl.compiler.rule import (
     lowers,
     notes,
     reject,
+    set_in_vain,
 )
 from miniverl.compiler.rules.limits import LARGEST_WHOLE, is_whole, truth, whole
 from miniverl.compiler.rules.repeated import off
@@ -172,7 +173,7 @@ def _seed(field: str, value: Any, context: Context) -> Verdict:
             reason="not read: data.shuffle is off",
             target="seeds.data",
             lowered=TORCH_DEFAULT_SEED,
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     return Verdict(
         classification=Class.EXACT,

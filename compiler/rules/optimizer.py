@@ -15,6 +15,7 @@ from miniverl.compiler.rule import (
     lowers,
     reject,
     requires,
+    set_in_vain,
 )
 from miniverl.compiler.rules.limits import is_number, is_whole, number, one_of, truth
 from miniverl.compiler.rules.repeated import keeps_class
@@ -99,7 +100,7 @@ def _warmup_ratio(field: str, value: Any, context: Context) -> Verdict:
         return Verdict(
             classification=Class.INFORMATIONAL,
             reason="not read: lr_warmup_steps states the count",
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     return Verdict(
         classification=Class.CONFORMANT,
@@ -141,9 +142,7 @@ def _cosine_only(name: str, path: str, limit: Limit, reason: str) -> Rule:
                 reason="not read: only a cosine schedule has it",
                 target=f"{_SCHEDULE}.{path}",
                 lowered=context.defaults[field],
-                warning=None
-                if context.is_default(field)
-                else f"{field} is set, and nothing reads it",
+                warning=set_in_vain(field, context),
             )
         if not limit.accepts(value):
             return reject(limit)

@@ -19,6 +19,7 @@ from miniverl.compiler.rule import (
     notes,
     refuses,
     reject,
+    set_in_vain,
 )
 from miniverl.compiler.rules.limits import is_number, is_whole, number, one_of, truth
 from miniverl.compiler.rules.repeated import keeps_class, off
@@ -108,7 +109,7 @@ def _clip_ratio(field: str, value: Any, context: Context) -> Verdict:
         return Verdict(
             classification=Class.INFORMATIONAL,
             reason="not read: clip_ratio_low and clip_ratio_high are set",
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     limit = number(field, "of at least 0", lambda clip: clip >= 0)
     if not limit.accepts(value):
@@ -128,7 +129,7 @@ def _horizon(field: str, value: Any, context: Context) -> Verdict:
             reason=f"not read: loss_agg_mode is not {_NORMALISED}",
             target=target,
             lowered=None,
-            warning=None if context.is_default(field) else f"{field} is set, and nothing reads it",
+            warning=set_in_vain(field, context),
         )
     if value is None:
         return Verdict(

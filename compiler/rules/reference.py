@@ -20,10 +20,10 @@ from miniverl.compiler.rules.actor import FLOAT32_NAMES
 from miniverl.compiler.rules.repeated import (
     fsdp,
     keeps_class,
-    off,
     profiler,
     router_replay,
     sequence_parallel,
+    size_over_all_devices,
     tuned,
 )
 from miniverl.compiler.rules.switches import (
@@ -76,14 +76,7 @@ RULES: tuple[Rule, ...] = (
     profiler(_REF),
     router_replay(_REF),
     Rule(f"{_REF}.log_prob_micro_batch_size_per_gpu", _static_bin),
-    off(
-        f"{_REF}.log_prob_micro_batch_size",
-        None,
-        what="the micro-batch over all devices",
-        otherwise=Class.UNSUPPORTED,
-        because="the workers of the pin read the size for one device only",
-        fix=f"Set {_REF}.log_prob_micro_batch_size_per_gpu, and this to null",
-    ),
+    size_over_all_devices(f"{_REF}.log_prob_micro_batch_size"),
     *only_if(
         has_reference_worker,
         _NO_WORKER,

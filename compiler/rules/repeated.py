@@ -56,6 +56,28 @@ def off(
     )
 
 
+def behind_switch(pattern: str, switch: str) -> Rule:
+    """Leaves of a mechanism that is not run here: they wait for its switch, which is rejected when it is on."""
+    return behind(
+        pattern,
+        lambda context: bool(context.leaves[switch]),
+        off=f"not read: {switch} is off",
+        on=f"waits for {switch}, which is not run here",
+    )
+
+
+def size_over_all_devices(field: str) -> Rule:
+    """A micro-batch that upstream would divide by the number of its devices."""
+    return off(
+        field,
+        None,
+        what="the micro-batch over all devices",
+        otherwise=Class.UNSUPPORTED,
+        because="the workers of the pin read the size for one device only",
+        fix=f"Set {field}_per_gpu, and this to null",
+    )
+
+
 def placed(*fields: str) -> tuple[Rule, ...]:
     """Where and when parameters lie in memory upstream."""
     return tuple(
@@ -117,12 +139,7 @@ def mtp(prefix: str) -> Rule:
                 fix=f"Set {switch}=False",
             )
         ),
-        behind(
-            "*",
-            lambda context: bool(context.leaves[switch]),
-            off=f"not read: {switch} is off",
-            on=f"waits for {switch}, which is not run here",
-        ),
+        behind_switch("*", switch),
     )
 
 
@@ -140,12 +157,7 @@ def qat(prefix: str) -> Rule:
                 fix=f"Set {switch}=False",
             )
         ),
-        behind(
-            "*",
-            lambda context: bool(context.leaves[switch]),
-            off=f"not read: {switch} is off",
-            on=f"waits for {switch}, which is not run here",
-        ),
+        behind_switch("*", switch),
     )
 
 

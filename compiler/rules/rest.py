@@ -12,12 +12,11 @@ from miniverl.compiler.rule import (
     Context,
     Rule,
     Verdict,
-    behind,
     notes,
     requires,
     section,
 )
-from miniverl.compiler.rules.repeated import keeps_class, off
+from miniverl.compiler.rules.repeated import behind_switch, keeps_class, off
 
 
 def _legacy(pattern: str) -> Rule:
@@ -58,12 +57,7 @@ def _skip(name: str) -> Rule:
             else "the default trainer does not read it: nothing would be replayed",
             fix=f"Set {switch}=False",
         ),
-        behind(
-            "*",
-            lambda context: bool(context.leaves[switch]),
-            off=f"not read: {switch} is off",
-            on=f"waits for {switch}, which is not run here",
-        ),
+        behind_switch("*", switch),
     )
 
 

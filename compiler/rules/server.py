@@ -20,7 +20,14 @@ from miniverl.compiler.rule import (
 )
 from miniverl.compiler.rules.agents import AGENTS
 from miniverl.compiler.rules.limits import is_whole, one_of, truth
-from miniverl.compiler.rules.repeated import keeps_class, mtp, off, profiler, qat
+from miniverl.compiler.rules.repeated import (
+    keeps_class,
+    mtp,
+    off,
+    profiler,
+    qat,
+    size_over_all_devices,
+)
 from miniverl.compiler.rules.switches import bins_dynamically
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -279,14 +286,7 @@ SERVER: tuple[Rule, ...] = (
         "how many tokens upstream scores at once; results do not depend on it",
         label=_SCORING,
     ),
-    off(
-        f"{_ROLLOUT}.log_prob_micro_batch_size",
-        None,
-        what="the micro-batch over all devices",
-        otherwise=Class.UNSUPPORTED,
-        because="the workers of the pin read the size for one device only",
-        fix=f"Set {_ROLLOUT}.log_prob_micro_batch_size_per_gpu, and this to null",
-    ),
+    size_over_all_devices(f"{_ROLLOUT}.log_prob_micro_batch_size"),
     *(
         off(
             f"{_ROLLOUT}.{name}",
