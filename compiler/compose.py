@@ -24,6 +24,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from miniverl.compiler.leaf import flat
+
 # Hydra raises a bare ValueError where a config group gets a number.
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
 ADVICE = re.compile(
@@ -139,14 +141,14 @@ def _resolved(config: DictConfig, faults: list[Fault]) -> dict[str, Any]:
     except OmegaConfBaseException:
         plain = OmegaConf.to_container(config, resolve=False)
         faults.extend(_unresolved(config, plain))
-    leaves = dict(_flat(plain, ""))
+    leaves = dict(flat(plain))
     endless = (field for field, value in leaves.items() if _has_nan(value))
     faults.extend(Fault(None, field, "not a finite number") for field in endless)
     return leaves
 
 
 def _unresolved(config: DictConfig, plain: Any) -> Iterator[Fault]:
-    for field, text in _flat(plain, ""):
+    for field, text in flat(plain):
         if "${" in str(text):
             try:
                 node = OmegaConf.select(config, field)
@@ -160,15 +162,7 @@ def _unresolved(config: DictConfig, plain: Any) -> Iterator[Fault]:
 def _interpolations(config: DictConfig) -> dict[str, str]:
     """The leaves that upstream's tree, or an override, takes from elsewhere."""
     plain = OmegaConf.to_container(config, resolve=False)
-    return {field: value for field, value in _flat(plain, "") if "${" in str(value)}
-
-
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and (value or not path):
-        for key, part in value.items():
-            yield from _flat(part, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, value
+    return {field: value for field, value in flat(plain) if "${" in str(value)}
 
 
 def _has_nan(value: Any) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 
 from miniverl.compiler.bindings import DTYPES, REWARDS, Bindings
 from miniverl.compiler.follows import FOLLOWS
+from miniverl.compiler.leaf import parents
 from miniverl.compiler.mapping import Document
 from miniverl.compiler.profiles import Profile
-from miniverl.compiler.source import MANDATORY, Source, parents
+from miniverl.compiler.source import MANDATORY, Source
 from miniverl.engine.problem import Problem, Refused
 
 SUFFIXES = (".yaml", ".yml", ".json")

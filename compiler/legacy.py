@@ -4,7 +4,9 @@ Found by composing `ppo_trainer` of v0.2.0 to v0.8.0 and listing what v0.9.0 has
 `.*` where a whole section moved. None took the place of the names that map to nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+
+from miniverl.compiler.leaf import parents
 
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
@@ -83,7 +85,7 @@ def heir(field: str) -> str | None:
     """The leaf or section of v0.9 that took the place of `field`; None where the name is no old one."""
     if field in HEIRS or field in GONE:
         return HEIRS.get(field)
-    for section in _above(field):
+    for section in parents(field):
         if f"{section}.*" in HEIRS:
             return HEIRS[f"{section}.*"] + field.removeprefix(section)
     return None
@@ -94,13 +96,6 @@ def fix(field: str) -> str | None:
     successor = heir(field)
     if successor is not None:
         return f"A name of before v0.9: set {successor} in its place"
-    if any(old in (field, *_above(field)) for old in GONE):
+    if any(old in (field, *parents(field)) for old in GONE):
         return f"A name of before v0.9: remove {field}, nothing took its place"
     return None
-
-
-def _above(field: str) -> Iterable[str]:
-    """`a.b`, `a` of `a.b.c`."""
-    while "." in field:
-        field = field.rpartition(".")[0]
-        yield field

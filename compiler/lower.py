@@ -10,6 +10,7 @@ from miniverl.compiler import files, legacy, mapping, profiles, scripts, upstrea
 from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, parse
 from miniverl.compiler.judge import context_of, judge, problems_of
+from miniverl.compiler.leaf import nested
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.report import report
 from miniverl.compiler.rule import REJECTING, Class, Context, Finding
@@ -216,7 +217,7 @@ def _recipe(findings: Sequence[Finding], context: Context) -> Recipe:
         "schema_version": recipes.SCHEMA_VERSION,
         "learning_rate_schedule.total_steps": context.bindings["total_steps"],
     }
-    return recipes.from_dict(sources.nested(values), "the compiled launch")
+    return recipes.from_dict(nested(values), "the compiled launch")
 
 
 def seen_by_rules(bindings: Bindings, source: Source) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+from miniverl.compiler.leaf import flat
 from miniverl.compiler.scalar import Scalar, plain
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
@@ -68,7 +69,7 @@ def read(path: Path) -> Document:
     assert isinstance(whole, dict)
     return Document(
         name=path.name,
-        leaves=dict(_leaves(whole, "")),
+        leaves=dict(flat(whole)),
         lines=reader.lines,
         sha256=hashlib.sha256(content).hexdigest(),
     )
@@ -254,14 +255,6 @@ def _json_scalar(text: str) -> Scalar:
         return _CONSTANTS[text]
     value: Scalar = json.loads(text)
     return value
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and (value or not path):
-        for key, part in value.items():
-            yield from _leaves(part, f"{path}.{key}" if path else key)
-    else:
-        yield path, value
 
 
 def _problem(field: str, value: object, origin: str, reason: str, fix: str) -> Problem:

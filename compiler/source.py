@@ -20,6 +20,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from miniverl.compiler import legacy, upstream
+from miniverl.compiler.leaf import nested, parents
 from miniverl.compiler.suggest import did_you_mean, nearest
 from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Problem, Refused, WrongCall
@@ -186,18 +187,6 @@ def config_sha256(leaves: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a.b": 1}` as `{"a": {"b": 1}}`."""
-    tree: dict[str, Any] = {}
-    for field, value in leaves.items():
-        *parents, name = field.split(".")
-        branch = tree
-        for parent in parents:
-            branch = branch.setdefault(parent, {})
-        branch[name] = value
-    return tree
-
-
 def _composed_once(
     tree: Path, version: str, config_name: str, overrides: Sequence[Override], name: str
 ) -> Mapping[str, Any]:
@@ -266,13 +255,6 @@ def _origins(
             yield field, f"default {interpolations[field]}"
         else:
             yield field, "default"
-
-
-def parents(field: str) -> Iterator[str]:
-    """`a.b`, `a` of `a.b.c`."""
-    while "." in field:
-        field = field.rpartition(".")[0]
-        yield field
 
 
 def _composition_problems(

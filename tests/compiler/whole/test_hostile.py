@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from miniverl.compiler import source as sources
+from miniverl.compiler.leaf import nested
 from miniverl.compiler.lower import compile_file, compile_launch
 from miniverl.compiler.mapping import read
-from miniverl.compiler.source import Source, nested, numbered
+from miniverl.compiler.source import Source, numbered
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import CannotHere, Problem, Problems, Refused, WrongCall
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from miniverl.compiler.leaf import nested
 from miniverl.compiler.lower import Compiled, compile_file, compile_launch
 from miniverl.compiler.rule import Class
-from miniverl.compiler.source import Source, nested
+from miniverl.compiler.source import Source
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import Refused, WrongCall
 

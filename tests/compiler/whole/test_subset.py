@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from miniverl.compiler import mapping
+from miniverl.compiler.leaf import nested
 from miniverl.compiler.lower import Compiled, compile_file, compile_launch
-from miniverl.compiler.source import nested
 from miniverl.compiler.upstream import quiet
 
 DATA = Path(__file__).parents[1] / "data"
