@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from miniverl.bench import units
-from miniverl.bench.compare import Comparison, Metric
+from miniverl.bench.compare import CONFIDENCE, Comparison, Metric
 
 Json = Mapping[str, Any]
 
@@ -153,7 +153,8 @@ def _findings(findings: Sequence[Json]) -> RenderableType:
 
 
 def _metrics(metrics: Iterable[Metric]) -> Table:
-    table = _table(None, "metric", "A", "B", "B over A", "95 % interval", "launches", "verdict")
+    interval_title = f"{100 * CONFIDENCE:g} % interval"
+    table = _table(None, "metric", "A", "B", "B over A", interval_title, "launches", "verdict")
     for column in table.columns[1:6]:
         column.justify = "right"
     for metric in metrics:
