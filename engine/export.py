@@ -11,6 +11,8 @@ from miniverl.engine.recipe import Policy
 from miniverl.engine.whole import whole_folder
 
 _MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # all but the weights
+# The index of other shards, and what the cache notes about its own copy, times among it.
+_NOT_EXPORTED = ("model.safetensors.index.json", "manifest.json")
 
 
 def export(policy: Model, recipe: Policy, out: Path, source: Path) -> Path:
@@ -28,6 +30,6 @@ def export(policy: Model, recipe: Policy, out: Path, source: Path) -> Path:
         save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
         for pattern in _MODEL_FILES:
             for file in source.glob(pattern):
-                if file.name != "model.safetensors.index.json":
+                if file.name not in _NOT_EXPORTED:
                     shutil.copyfile(file, beside / file.name)
     return path
