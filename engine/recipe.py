@@ -6,6 +6,7 @@ No field has a default: the compiler states each of them, or the recipe does not
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
@@ -13,7 +14,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import rfc8785
 
+from miniverl.engine.bounds import range_problems
 from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.strict import strict_json
 
 SCHEMA_VERSION = 1
 
@@ -213,9 +216,15 @@ def dumps(recipe: Recipe) -> str:
 
 
 def from_dict(plain: Mapping[str, Any], origin: str) -> Recipe:
-    """The recipe in `plain`; raises WrongCall with every missing, unknown and ill-typed field."""
+    """The recipe in `plain`; raises WrongCall with every field that is missing, unknown, ill-typed or out of range."""
     problems: list[Problem] = []
     built = _build(Recipe, plain, "recipe", origin, problems)
+    if not problems:
+        problems += range_problems(to_dict(built), origin)
+    version = plain.get("schema_version") if isinstance(plain, Mapping) else None
+    if type(version) is int and version != SCHEMA_VERSION:
+        reason = f"this miniverl knows version {SCHEMA_VERSION} only"
+        problems.insert(0, _problem("recipe.schema_version", version, origin, reason))
     if problems:
         raise WrongCall(problems)
     assert isinstance(built, Recipe)
@@ -225,16 +234,9 @@ def from_dict(plain: Mapping[str, Any], origin: str) -> Recipe:
 def loads(text: str, origin: str) -> Recipe:
     """Read a recipe from JSON text. `origin` is named in errors."""
     try:
-        plain = json.loads(text)
-    except json.JSONDecodeError as error:
-        problem = Problem(
-            field="recipe",
-            value=text[:40],
-            origin=f"{origin}:{error.lineno}",
-            reason=f"not JSON: {error.msg}",
-            fix="Compile the launch again",
-        )
-        raise WrongCall([problem]) from error
+        plain = strict_json(text)
+    except ValueError as error:
+        raise WrongCall([_problem("recipe", text[:40], origin, str(error))]) from error
     return from_dict(plain, origin)
 
 
@@ -260,7 +262,8 @@ def _build(kind: Any, value: Any, path: str, origin: str, problems: list[Problem
         if isinstance(value, dict):
             return value
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        if math.isfinite(value):
+            return float(value)
     elif isinstance(kind, type) and type(value) is kind:
         return value
     problems.append(_problem(path, value, origin, f"expected {_spelled(kind)}"))
