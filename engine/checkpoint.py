@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from miniverl.engine.events import Event, Warned
 from miniverl.engine.journal import Offset, is_bound
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Problem, Refused
-from miniverl.engine.whole import remove_whole, whole_folder
+from miniverl.engine.whole import remove_whole, save_tensors, whole_folder
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -50,8 +50,8 @@ def save(
     """Write the checkpoint of `state.step` under `folder`; returns its path."""
     path = folder / f"step-{state.step:06d}"
     with whole_folder(path) as beside:
-        save_file(_contiguous(parameters), beside / _parameters_name(parameters))
-        save_file(_optimizer_tensors(parameters, optimizer), beside / "optimizer.safetensors")
+        save_tensors(_contiguous(parameters), beside / _parameters_name(parameters))
+        save_tensors(_optimizer_tensors(parameters, optimizer), beside / "optimizer.safetensors")
         (beside / "state.json").write_text(_json(asdict(state)), "utf-8")
         (beside / "manifest.json").write_text(_json(_manifest(beside)), "utf-8")
     return path

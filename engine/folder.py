@@ -1,5 +1,6 @@
 """The run folder: one process at a time, one run in it, and where that run goes on."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,11 +11,28 @@ from miniverl.engine import checkpoint
 from miniverl.engine.checkpoint import State
 from miniverl.engine.events import Event, Warned
 from miniverl.engine.journal import cut_back
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 from miniverl.engine.whole import sweep
 
 LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
 EXPORTS = ("adapter", "model")
+
+_DISK = {
+    getattr(errno, name)
+    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENAMETOOLONG", "ENOSPC", "EPERM", "EROFS")
+}
+
+
+@contextmanager
+def written(out: Path) -> Iterator[None]:
+    """What the disk refuses while a run writes into `out` is CannotHere, with the folder named."""
+    try:
+        yield
+    except OSError as error:
+        is_elsewhere = error.filename is not None and not Path(error.filename).is_relative_to(out)
+        if error.errno not in _DISK or is_elsewhere:
+            raise
+        raise CannotHere([_unwritable(out, error)]) from error
 
 
 @contextmanager
@@ -83,6 +101,16 @@ def _move_aside(path: Path, recovery: Path) -> None:
     recovery.mkdir(exist_ok=True)
     number = sum(1 for each in recovery.iterdir() if each.name.startswith(path.name))
     os.rename(path, recovery / f"{path.name}.{number}")
+
+
+def _unwritable(out: Path, error: OSError) -> Problem:
+    return Problem(
+        field="run folder",
+        value=str(out),
+        origin="command line",
+        reason=f"it cannot be written: {error.strerror}",
+        fix="Make room or give the right to write; a resumed run goes on from its last checkpoint",
+    )
 
 
 def _held(out: Path, holder: str) -> Problem:

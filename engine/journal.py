@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Journal:
 
     def __call__(self, event: Event) -> None:
         stamp = {"monotonic_seconds": time.monotonic(), "pid": os.getpid()}
-        self._file.write(json_line(to_dict(event) | stamp))
+        _write(self._file, json_line(to_dict(event) | stamp))
         self._listen(event)
 
 
@@ -51,7 +52,7 @@ class Log:
 
     def append(self, row: Mapping[str, Any]) -> None:
         line = json_line(row)
-        self._file.write(line)
+        _write(self._file, line)
         self._hash.update(line)
         self._bytes += len(line)
 
@@ -100,6 +101,13 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 def finite(numbers: Mapping[str, float]) -> dict[str, float]:
     """Without the numbers that JSON cannot hold."""
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
+def _write(file: RawIOBase, line: bytes) -> None:
+    """All of it: a disk that fills up takes a part of a line, and refuses only the next bytes."""
+    left = memoryview(line)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _move_torn_line(path: Path, recovery: Path) -> None:

@@ -68,12 +68,14 @@ def run(
     """
     models.require_device(device)
     make_deterministic(device, threads)
-    with folder.locked(out):
+    with folder.written(out), folder.locked(out):
         if not resume:
             folder.require_new(out)
         journal = Journal(out / "journal.jsonl", out / "recovery", listen)
         journal(ImportsDone())
         found = folder.restart(out, recipe.sha256, identity(device, threads), journal)
+        # A process killed between its last checkpoint and this left one too many.
+        checkpoint.retain(out / "checkpoints", recipe.steps.keep_checkpoints)
         parts = load_inputs(recipe, inputs)
         last_step = num_steps(len(parts.prompts), recipe.data, recipe.steps)
         journal(

@@ -3,6 +3,9 @@
 import hashlib
 import json
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,33 @@ from miniverl.engine.journal import Journal, Log, Offset, cut_back, finite, is_b
 
 def _journal(folder: Path, heard: list[Event]) -> Journal:
     return Journal(folder / "journal.jsonl", folder / "recovery", heard.append)
+
+
+@contextmanager
+def _disk_with_room_for(file_bytes: int) -> Iterator[None]:
+    """No file grows beyond that: a write takes what still fits, the next one fails, as on a full disk."""
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+
+
+def test_a_line_that_the_disk_takes_in_part_is_an_error_and_not_a_row(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    log.append({"n": 1})
+    with _disk_with_room_for(12), pytest.raises(OSError, match="too large"):
+        log.append({"n": 2})
+    assert (tmp_path / "log.jsonl").read_bytes() == b'{"n":1}\n{"n"'
+    assert log.sync().bytes == 8
+
+
+def test_an_event_that_the_disk_takes_in_part_is_an_error(tmp_path: Path) -> None:
+    journal = _journal(tmp_path, heard := [])
+    with _disk_with_room_for(12), pytest.raises(OSError, match="too large"):
+        journal(StepStarted(step=1))
+    assert heard == []
 
 
 def test_an_event_is_one_line_with_its_time_and_process(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from one that has only imported, since importing is most of the time.
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from miniverl.engine.events import (
     Warned,
 )
 from miniverl.engine.loop import Inputs
-from miniverl.engine.problem import Refused, WrongCall
+from miniverl.engine.problem import CannotHere, Refused, WrongCall
 from miniverl.engine.recipe import Recipe
 
 COMPARED = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl", "adapter", "checkpoints")
@@ -82,6 +83,7 @@ MOMENTS: dict[str, Callable[[], Callable[[Event], None] | None]] = {
     "old scores of step 4": lambda: _kill_behind(PhaseFinished, step=4, phase="score_old"),
     "behind the checkpoint of step 4": lambda: _kill_behind(CheckpointSaved, step=4),
     "update of step 5": lambda: _kill_behind(PhaseFinished, step=5, phase="update"),
+    "retention after step 5": lambda: _kill_before_rename(".step-000002.gone"),
     "export": lambda: _kill_before_rename("adapter"),
 }
 
@@ -178,8 +180,25 @@ def test_a_run_killed_at_every_stage_leaves_the_bytes_of_a_straight_one(
     _assert_same_run(tmp_path, straight)
     events = _lines(tmp_path / "journal.jsonl")
     starts = [event["resumed_step"] for event in events if event["event"] == "run_started"]
-    assert starts == [None, None, None, 2, 2, 4, 4, 5]
+    assert starts == [None, None, None, 2, 2, 4, 4, 5, 5]
     assert len({event["pid"] for event in events}) == len(MOMENTS) + 1
+
+
+@pytest.mark.parametrize("file_bytes", [0, 100, 6000, 12_000])
+def test_on_a_full_disk_a_run_says_so_and_goes_on_when_there_is_room(
+    tiny_recipe: Recipe, inputs: Inputs, straight: Path, tmp_path: Path, file_bytes: int
+) -> None:
+    """No file can grow beyond `file_bytes`: the journal, a log and a checkpoint are refused in turn."""
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
+    try:
+        with pytest.raises(CannotHere, match=r"run folder .* cannot be written: File too large"):
+            _run(tmp_path, tiny_recipe, inputs, False, lambda event: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    assert not list(tmp_path.rglob(".*.part"))
+    _run(tmp_path, tiny_recipe, inputs, True, lambda event: None)
+    _assert_same_run(tmp_path, straight)
 
 
 class _Stop(Exception):
