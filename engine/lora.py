@@ -19,6 +19,8 @@ from miniverl.engine.recipe import Lora
 
 ALL_LINEAR = ("all-linear",)
 
+_NO_LAYER = "no layer is left to put an adapter on: nothing would be trained"
+
 
 class LoraLinear(nn.Module):
     """A frozen linear layer and its adapter. `weight` keeps its name, so that the base's names stay."""
@@ -133,7 +135,11 @@ def _targets(names: list[str], lora: Lora) -> list[str]:
         raise Refused(problems)
     if not wanted:
         wanted = [name for name in names if any(_matches(name, p) for p in lora.target_modules)]
-    return [name for name in wanted if not any(_matches(name, p) for p in lora.excluded_modules)]
+    left = [name for name in wanted if not any(_matches(name, p) for p in lora.excluded_modules)]
+    if not left:
+        excluded = ", ".join(lora.excluded_modules)
+        raise Refused([_problem("excluded_modules", excluded, _NO_LAYER, "Exclude fewer layers")])
+    return left
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -151,10 +157,11 @@ def _shortest_names(network: nn.Module) -> set[str]:
 
 def _no_such_layer(field: str, pattern: str, names: list[str]) -> Problem:
     leaves = sorted({name.rpartition(".")[2] for name in names})
+    fix = f"Name some of {', '.join(leaves)}, or all-linear"
+    return _problem(field, pattern, "the model has no linear layer of this name", fix)
+
+
+def _problem(field: str, value: str, reason: str, fix: str) -> Problem:
     return Problem(
-        field=f"recipe.policy.lora.{field}",
-        value=pattern,
-        origin="recipe",
-        reason="the model has no linear layer of this name",
-        fix=f"Name some of {', '.join(leaves)}, or all-linear",
+        field=f"recipe.policy.lora.{field}", value=value, origin="recipe", reason=reason, fix=fix
     )

@@ -86,11 +86,12 @@ def check_folder(folder: Path) -> None:
     To be called before transformers reads it, which would look elsewhere for a missing file.
     """
     problems = []
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        problems.append(_problem(folder, "no config.json in this folder"))
-    else:
-        problems += _config_problems(folder, config_path.read_text("utf-8"))
+    for name, check in _CONFIGS.items():
+        path = folder / name
+        if path.is_file():
+            problems += _json_problems(path, check)
+        elif name == "config.json":
+            problems.append(_problem(folder, "no config.json in this folder"))
     if not any(folder.glob("*.safetensors")):
         problems.append(_problem(folder, "no *.safetensors file in this folder"))
     if not (folder / "tokenizer.json").is_file():
@@ -124,10 +125,13 @@ def reference_of(policy: Model) -> Reference:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in `folder`. Raises WrongCall where it has no chat template or no end-of-sequence token."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False
-    )
+    """The tokenizer in `folder`. Raises WrongCall where it cannot be read, or has no chat template or no end token."""
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise WrongCall([_problem(folder, f"its tokenizer cannot be read: {error}")]) from error
     problems = []
     if tokenizer.chat_template is None:
         problems.append(_problem(folder, "its tokenizer has no chat template"))
@@ -142,8 +146,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 def end_tokens(tokenizer: Tokenizer, folder: Path) -> tuple[int, ...]:
     """The tokens that end a response: the tokenizer's, and those of generation_config.json, as vLLM stops."""
     path = folder / "generation_config.json"
-    named = json.loads(path.read_text("utf-8")).get("eos_token_id", []) if path.exists() else []
-    more = [named] if isinstance(named, int) else named
+    named = json.loads(path.read_text("utf-8")).get("eos_token_id") if path.exists() else None
+    more = [named] if isinstance(named, int) else named or []
     return tuple(sorted({tokenizer.eos_token_id, *more}))
 
 
@@ -173,6 +177,7 @@ def _load_network(folder: Path, dtype: torch.dtype, device: str) -> Any:
         local_files_only=True,
         trust_remote_code=False,
         use_safetensors=True,
+        ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
         output_loading_info=True,
     )
     network, loading = loaded
@@ -186,25 +191,39 @@ def _load_network(folder: Path, dtype: torch.dtype, device: str) -> Any:
     return network.to(device).eval()
 
 
-def _config_problems(folder: Path, text: str) -> list[Problem]:
+def _json_problems(
+    path: Path, check: Callable[[Mapping[str, Any]], Iterator[str]]
+) -> list[Problem]:
+    """What is wrong with a JSON file of the model's folder."""
     try:
-        config: Mapping[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
-        return [_problem(folder, f"its config.json is not JSON: {error}")]
-    problems = []
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        return [_problem(path.parent, f"its {path.name} is not JSON: {error}")]
+    if not isinstance(content, Mapping):
+        return [_problem(path.parent, f"its {path.name} holds no object")]
+    return [_problem(path.parent, reason) for reason in check(content)]
+
+
+def _config_reasons(config: Mapping[str, Any]) -> Iterator[str]:
     architectures = config.get("architectures") or ["none"]
     if architectures[0] not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        problems.append(
-            _problem(folder, f"its architecture {architectures[0]} is not one of {known}")
-        )
+        yield f"its architecture {architectures[0]} is not one of {', '.join(ARCHITECTURES)}"
     if "quantization_config" in config:
-        problems.append(_problem(folder, "its weights are quantised"))
+        yield "its weights are quantised"
     if config.get("attention_dropout"):
-        problems.append(_problem(folder, "it has dropout, which would train on unnamed noise"))
+        yield "it has dropout, which would train on unnamed noise"
     if config.get("use_sliding_window"):
-        problems.append(_problem(folder, "it attends through a sliding window"))
-    return problems
+        yield "it attends through a sliding window"
+
+
+def _generation_reasons(config: Mapping[str, Any]) -> Iterator[str]:
+    named = config.get("eos_token_id")
+    listed = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(type(token) is int for token in listed):
+        yield f"the eos_token_id of its generation_config.json is no token number: {named!r}"
+
+
+_CONFIGS = {"config.json": _config_reasons, "generation_config.json": _generation_reasons}
 
 
 @contextmanager

@@ -103,7 +103,8 @@ def _with_tokens(
             continue
         try:
             tokens = _tokens(row[data.prompt_field], data.chat_template_arguments, tokenizer)
-        except TemplateError as error:
+        # Templates also do with their arguments, and with what a message holds, what the types do not.
+        except (TemplateError, TypeError, ValueError) as error:
             field = f"row {number}: {data.prompt_field}"
             reason = f"the model's chat template refuses it: {error}"
             fix = "Correct the messages, or bind another model"

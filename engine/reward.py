@@ -4,6 +4,7 @@ A scorer is built from the recipe's arguments and the prompts it will judge, so 
 stops the run before the first rollout. What is not a finite number is an error, never a silent 0.
 """
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +59,20 @@ SCORERS: dict[str, Callable[..., Reward]] = {"last_number": LastNumber}
 
 
 def scorer(name: str, arguments: Mapping[str, Any], prompts: Sequence[Prompt]) -> Reward:
-    """The scorer `name` for these prompts."""
+    """The scorer `name` for these prompts. Raises WrongCall for a name or an argument that is not known."""
+    if name not in SCORERS:
+        known = ", ".join(SCORERS)
+        raise WrongCall(
+            [_recipe_problem("scorer", name, "no such scorer", f"Name one of: {known}")]
+        )
+    _, *taken = inspect.signature(SCORERS[name]).parameters  # the first one is the prompts
+    fix = f"Leave it out; {name} takes {', '.join(taken) or 'no arguments'}"
+    unknown = [
+        _recipe_problem(f"arguments.{each}", arguments[each], "no such argument", fix)
+        for each in sorted(arguments.keys() - set(taken))
+    ]
+    if unknown:
+        raise WrongCall(unknown)
     return SCORERS[name](prompts, **arguments)
 
 
@@ -79,6 +93,12 @@ def last_number(text: str) -> Decimal | None:
 
 def _value(number: str) -> Decimal:
     return Decimal(number.replace(",", "").replace("\u2212", "-"))
+
+
+def _recipe_problem(field: str, value: object, reason: str, fix: str) -> Problem:
+    return Problem(
+        field=f"recipe.reward.{field}", value=value, origin="recipe", reason=reason, fix=fix
+    )
 
 
 def _problem(prompt: Prompt, value: object, name: str, reason: str) -> Problem:

@@ -101,6 +101,11 @@ def test_every_name_without_a_layer_is_refused(tiny_model: Path, tiny_recipe: Re
     assert [problem.value for problem in caught.value.problems] == ["qkv", "proj", "lm_head"]
 
 
+def test_an_adapter_on_no_layer_is_refused(tiny_model: Path, tiny_recipe: Recipe) -> None:
+    with pytest.raises(Refused, match="nothing would be trained"):
+        _adapted(tiny_model, tiny_recipe, ("q_proj",), ("q_proj",))
+
+
 @pytest.mark.parametrize("targets", [("all-linear",), ("0.self_attn.q_proj", "down_proj")])
 def test_peft_computes_the_same_from_what_we_export(
     tiny_model: Path, tiny_recipe: Recipe, tmp_path: Path, targets: tuple[str, ...]

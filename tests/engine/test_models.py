@@ -94,11 +94,26 @@ def test_every_missing_part_of_a_folder_is_named_at_once(tmp_path: Path) -> None
         assert any(part in reason for reason in reasons), part
 
 
-def test_a_config_that_is_not_json_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize(("text", "expected"), [("{", "not JSON"), ("[]", "holds no object")])
+def test_a_config_that_is_no_json_object_is_refused(
+    tiny_model: Path, tmp_path: Path, name: str, text: str, expected: str
+) -> None:
     folder = _copy(tiny_model, tmp_path)
-    (folder / "config.json").write_text("{")
+    (folder / name).write_text(text)
     (reason,) = _reasons(folder)
-    assert "not JSON" in reason
+    assert f"its {name}" in reason
+    assert expected in reason
+
+
+@pytest.mark.parametrize("named", ["</s>", [1, None], True])
+def test_an_end_token_that_is_no_number_is_refused(
+    tiny_model: Path, tmp_path: Path, named: object
+) -> None:
+    folder = _copy(tiny_model, tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    (reason,) = _reasons(folder)
+    assert "no token number" in reason
 
 
 @pytest.mark.parametrize(
@@ -129,10 +144,32 @@ def test_weights_that_lack_a_tensor_are_refused(
     assert "missing keys" in caught.value.problems[0].reason
 
 
+def test_weights_of_another_shape_are_named(
+    tiny_model: Path, tiny_recipe: Recipe, tmp_path: Path
+) -> None:
+    folder = _copy(tiny_model, tmp_path)
+    _change_config(folder, intermediate_size=40)
+    with pytest.raises(WrongCall) as caught:
+        load_policy(tiny_recipe.policy, folder, adapter_seed=0, device="cpu")
+    (reason,) = [problem.reason for problem in caught.value.problems]
+    assert reason.startswith("mismatched keys: ")
+    assert "model.layers.0.mlp.up_proj.weight" in reason
+
+
 def test_a_tokenizer_without_chat_template_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     folder = _copy(tiny_model, tmp_path)
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(WrongCall, match="no chat template"):
+        models.load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_cannot_be_read_is_refused(
+    tiny_model: Path, tmp_path: Path, name: str
+) -> None:
+    folder = _copy(tiny_model, tmp_path)
+    (folder / name).write_text("{")
+    with pytest.raises(WrongCall, match="its tokenizer cannot be read"):
         models.load_tokenizer(folder)
 
 
@@ -146,6 +183,8 @@ def test_responses_end_at_the_tokens_of_tokenizer_and_generation_config(
     assert models.end_tokens(tokenizer, folder) == (3,)
     path.write_text('{"eos_token_id": [2, 3]}')
     assert models.end_tokens(tokenizer, folder) == (2, 3)
+    path.write_text('{"eos_token_id": null}')
+    assert models.end_tokens(tokenizer, folder) == (3,)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test lacks")

@@ -35,7 +35,7 @@ class LetterTokenizer:
         if conversation[0]["role"] == "assistant":
             raise TemplateError("a conversation starts with the user")
         text = "".join(message["content"] for message in conversation)
-        text += "!" if arguments.get("shouts") else ""
+        text += "!" * arguments.get("shouts", 0)
         return [1, *map(ord, text), *([2] if add_generation_prompt else [])]
 
 
@@ -130,6 +130,12 @@ def test_the_chat_template_gets_the_recipes_arguments_but_not_ours(tmp_path):
     given = {"shouts": True, "tokenize": False, "add_generation_prompt": False}
     (prompt,) = load(path, chat_template_arguments=given)
     assert prompt.tokens == (1, 97, 33, 2)
+
+
+def test_arguments_that_the_chat_template_cannot_do_with_are_refused(tmp_path):
+    path = written(tmp_path, [row("a")])
+    (told,) = problems(path, chat_template_arguments={"shouts": "no"})
+    assert told.startswith("row 0: prompt: the model's chat template refuses it: ")
 
 
 def test_another_column_may_hold_the_messages(tmp_path):

@@ -113,6 +113,18 @@ def test_the_recipe_finds_scorers_by_name():
     assert set(SCORERS) == {"last_number"}
 
 
+def test_a_scorer_that_is_not_there_is_named():
+    with pytest.raises(WrongCall, match=r"reward\.scorer = 'gsm8k' .* Name one of: last_number"):
+        scorer("gsm8k", {}, [])
+
+
+def test_every_argument_that_the_scorer_does_not_take_is_named():
+    with pytest.raises(WrongCall) as raised:
+        scorer("last_number", {"b": 1, "a": 2}, [])
+    fields = [problem.field for problem in raised.value.problems]
+    assert fields == ["recipe.reward.arguments.a", "recipe.reward.arguments.b"]
+
+
 def test_reasoning_gym_judges_the_extracted_number_alike():
     reasoning_gym = pytest.importorskip(
         "reasoning_gym",
