@@ -5,7 +5,10 @@ The one place that turns Problems into text. Loads nothing but click: `miniverl 
 
 import functools
 import json
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import click
 
 from miniverl.bench import failure
 from miniverl.bench.exits import Exit
+from miniverl.compiler.whole import denied
 from miniverl.engine.problem import CannotHere, Problem, Problems
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -23,7 +27,10 @@ _SHOWN_CHARACTERS = 160
 
 
 def answers(command: Callable[..., Exit]) -> Callable[..., Exit]:
-    """A command whose Problems end it with their text, their JSON if `as_json`, and their exit code."""
+    """A command whose Problems end it with their text, their JSON if `as_json`, and their exit code.
+
+    What the operating system refuses is one of them, where nobody below knew more about it.
+    """
 
     @functools.wraps(command)
     def answered(*arguments: Any, **options: Any) -> Exit:
@@ -31,6 +38,10 @@ def answers(command: Callable[..., Exit]) -> Callable[..., Exit]:
             return command(*arguments, **options)
         except Problems as error:
             return refuse(error, as_json=options.get("as_json", False))
+        except OSError as error:
+            path = None if error.filename is None else Path(os.fsdecode(error.filename))
+            told = denied(error, path, "cannot be used")
+            return refuse(told, as_json=options.get("as_json", False))
 
     return answered
 
@@ -60,13 +71,20 @@ def say_problems(problems: Iterable[Problem]) -> None:
 
 
 def say(line: str) -> None:
-    """A line for people."""
-    click.echo(line, err=True)
+    """A line for people. When nobody reads any more, the work goes on: files and the exit code tell."""
+    with suppress(BrokenPipeError):
+        click.echo(line, err=True)
 
 
 def print_json(value: Any) -> None:
-    """Canonical JSON on stdout: sorted keys, no NaN, a newline at the end."""
-    click.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False))
+    """Canonical JSON on stdout: sorted keys, no NaN, a newline at the end. A reader may leave early."""
+    try:
+        click.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False))
+    except OSError as error:
+        # Python writes what is left once more when it ends, and would end with an exit code of its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise
 
 
 def _sentence(problems: Sequence[Problem]) -> str:

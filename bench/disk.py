@@ -2,12 +2,18 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 
 def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def free_bytes(folder: Path) -> int:
+    """What this user may still write to the disk that `folder` is on."""
+    return shutil.disk_usage(folder).free
 
 
 def folder_bytes(folder: Path) -> int:

@@ -56,6 +56,14 @@ def plain(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     return rows
 
 
+def raised(code: str | None, problems: Iterable[Mapping[str, Any]]) -> Problems | None:
+    """The exception that a worker ended with; None where it was none of Problems."""
+    kinds = {CODES[kind.__name__]: kind for kind in EXITS}
+    if code not in kinds:
+        return None
+    return kinds[code](Problem(**problem) for problem in problems)
+
+
 def write(folder: Path, failure: Failure) -> None:
     """failure.json, whole. Not synced to the disk: it tells of a process, not of a result."""
     write_beside(folder / "failure.json", asdict(failure))

@@ -52,7 +52,8 @@ def _step_line(
     parts.append(f"reward {metrics['reward_mean']:.3f}")
     if "kl_loss" in metrics:
         parts.append(f"KL {metrics['kl_loss']:.2e}")
-    parts.append(f"loss {metrics['loss']:+.2e}")
+    if "loss" in metrics:  # not where it is no finite number: the run ends soon, and says why
+        parts.append(f"loss {metrics['loss']:+.2e}")
     if "rollout" in phases:
         rollout_seconds, tokens = phases["rollout"]
         parts.append(f"{tokens / rollout_seconds:.0f} tokens/s")

@@ -1,10 +1,8 @@
 """How a fetch looks to a person: one bar per file on stderr, one line per file where that is no terminal."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -14,13 +12,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from miniverl.bench.terminal import Terminal
 from miniverl.compiler import upstream
 
 
 @contextmanager
 def bars() -> Iterator[upstream.Progress]:
     """What fetching functions report to while the block lasts."""
-    console = Console(file=sys.stderr)
+    console = Terminal()
     if not console.is_terminal:
         yield _Lines(console)
         return
@@ -48,7 +47,7 @@ class _Bars:
 class _Lines:
     """When a file begins and when it is there."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Terminal) -> None:
         self._console = console
         self._begun: set[str] = set()
         self._done: set[str] = set()

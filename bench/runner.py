@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from miniverl.bench import failure
-from miniverl.bench.disk import folder_bytes
+from miniverl.bench.disk import folder_bytes, free_bytes
 
 Role = Literal["straight", "interrupted", "resumed"]
 Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
@@ -31,6 +31,7 @@ GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL after a breach
 SAMPLE_EVERY_SECONDS = 0.1
 DISK_EVERY_SECONDS = 1.0
 GIB = 1 << 30
+LAST_WORDS_BYTES = 64 << 10  # more than a failure.json: with less, a worker may not have left one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,6 +251,9 @@ def _own_end(exit_code: int, folder: Path, samples: Sequence[Mapping[str, float]
         return Outcome(
             status="failed", reason_code=told.code, reason=told.reason, problems=told.problems
         )
+    if free_bytes(folder) < LAST_WORDS_BYTES:
+        reason = f"The disk of {folder} is full"
+        return Outcome(status="failed", reason_code="disk_full", reason=reason)
     if exit_code == -signal.SIGKILL:
         held_gib = max((one.get("rss_bytes", 0) for one in samples), default=0) / GIB
         return Outcome(

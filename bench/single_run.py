@@ -1,23 +1,27 @@
 """One run of a recipe outside the suite: the same worker in a process of its own, without a contract."""
 
+import fcntl
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from miniverl.bench import gpu, record, runner, sampling
+from miniverl.bench import failure, gpu, runner, sampling
 from miniverl.bench.exits import Exit
 from miniverl.bench.live import Live
 from miniverl.bench.runner import Limits, Outcome
 from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
-from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.problem import Problem, Refused, WrongCall
 from miniverl.engine.recipe import Recipe
+from miniverl.engine.strict import strict_json
 
 _WITHOUT_LIMITS = Limits(seconds=math.inf, held_bytes={}, disk_bytes=1 << 62)
+_NEW = "Choose another folder"
 _EXITS = {
     "wrong_call": Exit.WRONG_CALL,
     "cannot_here": Exit.CANNOT_HERE,
+    "disk_full": Exit.CANNOT_HERE,
     "interrupted": Exit.INTERRUPTED,
 }
 
@@ -41,12 +45,16 @@ def run(
 ) -> Ended:
     """Run the recipe in the folder `out`. `given` are paths that stand in for those of the bindings.
 
-    Raises WrongCall with all that is wrong in the call, CannotHere where the device is not there.
+    Raises WrongCall with all that is wrong in the call, CannotHere where the device is not there, and what the
+    engine raised. A folder that holds another run, or one that goes on, is left as it is.
     """
     recipe = _recipe(recipe_path)
     paths = _paths(recipe, recipe_path, bindings, given)
     if resume:
         _require_same(recipe, out)
+    else:
+        _require_new(recipe, out)
+    _require_free(out)
     chosen = gpu.choose(device, False, gpu.detect())
     _write_inputs(recipe, paths, out)
     profile = chosen.profile
@@ -69,17 +77,26 @@ def run(
 def _ended(outcome: Outcome) -> Ended:
     if outcome.status == "finished":
         return Ended(exit=Exit.DONE, sentence="Finished.")
+    raised = failure.raised(outcome.reason_code, outcome.problems)
+    if raised is not None:
+        raise raised
     sentence = f"{(outcome.reason or outcome.status).rstrip('.')}."
     return Ended(exit=_EXITS.get(outcome.reason_code or "", Exit.NO), sentence=sentence)
 
 
 def _recipe(path: Path) -> Recipe:
+    fix = "Give the recipe that `miniverl compile -o` wrote"
+    return recipes.loads(_text(path, "recipe", fix), str(path))
+
+
+def _text(path: Path, field: str, fix: str) -> str:
     try:
-        return recipes.loads(path.read_text("utf-8"), str(path))
+        return path.read_text("utf-8")
     except OSError as error:
-        fix = "Give the recipe that `miniverl compile -o` wrote"
-        problem = _problem("recipe", str(path), f"cannot be read: {error.strerror}", fix)
-        raise WrongCall([problem]) from error
+        reason = f"cannot be read: {error.strerror}"
+        raise WrongCall([_problem(field, str(path), reason, fix)]) from error
+    except UnicodeDecodeError as error:
+        raise WrongCall([_problem(field, str(path), "is not UTF-8", fix)]) from error
 
 
 def _paths(
@@ -108,7 +125,46 @@ def _paths(
 def _bindings(named: Path | None, beside: Path) -> Mapping[str, str | None]:
     if named is None and not beside.exists():
         return {}
-    return record.load_strict(named or beside)
+    path, fix = named or beside, 'Name the paths in it, as in {"model": ..., "train": ...}'
+    try:
+        stated = strict_json(_text(path, "bindings", fix))
+    except ValueError as error:
+        raise WrongCall([_problem("bindings", str(path), str(error), fix)]) from error
+    if not isinstance(stated, dict):
+        raise WrongCall([_problem("bindings", str(path), "holds no object", fix)])
+    problems = [
+        Problem(field=name, value=text, origin=str(path), reason="expected a path", fix=fix)
+        for name, text in stated.items()
+        if not isinstance(text, str | None)
+    ]
+    if problems:
+        raise WrongCall(problems)
+    return stated
+
+
+def _require_new(recipe: Recipe, out: Path) -> None:
+    """A run that is there keeps its recipe: without it, it could not go on."""
+    path = out / "recipe.json"
+    if (
+        path.exists()
+        and recipes.loads(_text(path, "recipe", _NEW), str(path)).sha256 != recipe.sha256
+    ):
+        reason = "holds a run of another recipe already"
+        raise WrongCall([_problem("out", str(out), reason, _NEW)])
+
+
+def _require_free(out: Path) -> None:
+    """Raises Refused while the engine of another process holds the folder; it locks run.lock."""
+    lock = out / "run.lock"
+    if not lock.exists():
+        return
+    with lock.open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            reason = f"process {file.read().strip()} is running in this folder"
+            fix = "Wait for it to end, or choose another folder"
+            raise Refused([_problem("out", str(out), reason, fix)]) from error
 
 
 def _require_same(recipe: Recipe, out: Path) -> None:
@@ -117,7 +173,7 @@ def _require_same(recipe: Recipe, out: Path) -> None:
     if not path.exists():
         fix = "Leave out --resume, or name the folder of a run"
         raise WrongCall([_problem("out", str(out), "there is no run to go on with", fix)])
-    there = recipes.loads(path.read_text("utf-8"), str(path))
+    there = recipes.loads(_text(path, "recipe", _NEW), str(path))
     if there.sha256 != recipe.sha256:
         reason = f"the run in {out} has the recipe {there.sha256}"
         fix = f"Resume it with {path}, or run this recipe in another folder"

@@ -66,7 +66,7 @@ class Measured:
         status, resume = self.record["status"], self.record["resume"]["status"]
         if status == "interrupted":
             return Exit.INTERRUPTED
-        if self.record["reason_code"] == "cannot_here":
+        if self.record["reason_code"] in ("cannot_here", "disk_full"):
             return Exit.CANNOT_HERE
         return Exit.DONE if status == "measured" and resume != "mismatch" else Exit.NO
 

@@ -5,8 +5,19 @@ from rich.console import Console, RenderableType
 _WITHOUT_A_TERMINAL_COLUMNS = 120
 
 
+class Terminal(Console):
+    """What people read, on stderr."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(stderr=True, width=width)
+
+    def on_broken_pipe(self) -> None:
+        """When nobody reads any more, the work goes on; rich would end the process."""
+        self.quiet = True
+
+
 def draw(table: RenderableType) -> None:
-    console = Console(stderr=True)
+    console = Terminal()
     if not console.is_terminal:
-        console = Console(stderr=True, width=_WITHOUT_A_TERMINAL_COLUMNS)
+        console = Terminal(width=_WITHOUT_A_TERMINAL_COLUMNS)
     console.print(table)

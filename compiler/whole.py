@@ -3,10 +3,20 @@
 What is written as JSON is canonical: sorted keys, no NaN, a newline at the end.
 """
 
+import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from miniverl.engine.problem import CannotHere, Problem, Problems, WrongCall
+
+# What a disk or a right denies; anything else that the system refuses, another path would mend.
+_MACHINE = {
+    getattr(errno, name)
+    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENOSPC", "EPERM", "EROFS", "ENOMEM", "EMFILE")
+}
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -15,17 +25,45 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` and make the folders above it. Two processes may write one path: the later one stays."""
+    """Write `text` and make the folders above it. Two processes may write one path: the later one stays.
+
+    Raises CannotHere where a disk or a right denies it, WrongCall where the path cannot be a file's.
+    """
+    try:
+        _write(path, text.encode())
+    except OSError as error:
+        raise denied(error, path, "cannot be written") from error
+
+
+def denied(error: OSError, path: Path | None, what: str) -> Problems:
+    """What the system refused, for a person."""
+    is_machine = error.errno in _MACHINE
+    problem = Problem(
+        field="file",
+        value=None if path is None else str(path),
+        origin="operating system",
+        reason=f"it {what}: {error.strerror or error}",
+        fix="Make room, or give the right to it" if is_machine else "Name another path",
+    )
+    return (CannotHere if is_machine else WrongCall)([problem])
+
+
+def _write(path: Path, content: bytes) -> None:
+    path = Path(os.path.realpath(path))  # a link stays one: the file that it leads to is written
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():  # such as /dev/stdout, which is not to be replaced
+        path.write_bytes(content)
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with beside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error tells
+            beside.unlink()
     sync(path.parent)
 
 

@@ -93,6 +93,31 @@ def test_a_wrong_call_exits_2_and_says_what_is_wrong(
     assert streams.out == ""
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_when_nobody_reads_on_the_exit_code_is_still_the_answer(closed: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    other = "stderr" if closed == "stdout" else "stdout"
+    command = [sys.executable, "-m", "miniverl.bench", "compile", "launch:grpo", "--json"]
+    streams = {closed: writer, other: subprocess.PIPE}
+    ended = subprocess.run(command, check=False, text=True, **streams)
+    os.close(writer)
+
+    assert ended.returncode == 0
+    assert "Traceback" not in (ended.stderr or "")
+    assert closed == "stdout" or "semantics" in json.loads(ended.stdout)
+
+
+def test_an_answer_that_the_disk_refuses_exits_3() -> None:
+    command = [sys.executable, "-m", "miniverl.bench", "compile", "launch:grpo", "--json"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, check=False, text=True, stdout=full, stderr=subprocess.PIPE)
+
+    assert ended.returncode == 3
+    assert "No space left on device" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_with_json_a_wrong_call_is_json_on_stdout_too(capsys: Capture) -> None:
     assert main(["compile", "launch:grpo", "--json", "--nope"]) == 2
     of_click = json.loads(capsys.readouterr().out)

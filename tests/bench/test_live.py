@@ -46,6 +46,11 @@ def test_a_step_is_one_line_with_its_rate_and_its_seconds_by_phase() -> None:
     )
 
 
+def test_a_loss_that_is_no_number_is_left_out() -> None:
+    (line,) = lines(STARTED, StepStarted(step=1), finished(1, {"reward_mean": 0.5}))
+    assert line == "  step  1/12  reward 0.500  3.0 s ()"
+
+
 def test_without_a_reference_there_is_no_kl() -> None:
     (line,) = lines(STARTED, StepStarted(step=1), finished(1, {"reward_mean": 0.0, "loss": 0.0}))
     assert "KL" not in line

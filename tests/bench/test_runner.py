@@ -172,6 +172,16 @@ def test_a_kill_that_is_not_ours_is_said_to_come_from_outside(run: Run) -> None:
     assert (outcome.status, outcome.reason_code) == ("failed", "killed_from_outside")
 
 
+def test_a_worker_that_ends_without_a_word_on_a_full_disk_is_told_of_the_disk(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LAST_WORDS_BYTES", 1 << 62)  # no disk has so much room
+    outcome = run("sys.exit(1)").outcome
+
+    assert (outcome.status, outcome.reason_code) == ("failed", "disk_full")
+    assert "is full" in str(outcome.reason)
+
+
 def test_problems_that_the_worker_left_reach_the_outcome(run: Run) -> None:
     problem = {"field": "data", "value": 3, "origin": "here", "reason": "no rows", "fix": "add"}
     failure = {"kind": "CannotHere", "problems": [problem], "traceback": None}
