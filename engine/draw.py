@@ -40,6 +40,8 @@ def draw(
     else:
         kept_BKW = _top_p(_top_k(blocks_BKW.flatten(1), top_k), top_p).view_as(blocks_BKW)
         tokens_B = _inverse(kept_BKW, kept_BKW.sum(-1, dtype=torch.float64), uniforms_B)
+    # Of a row with a NaN every comparison fails: its draw can fall behind the vocabulary's end.
+    tokens_B = tokens_B.clamp(max=logits_BV.shape[1] - 1)
     chosen_B1 = scaled_BV.gather(1, tokens_B[:, None]) - peaks_B1
     log_probs_B1 = chosen_B1.double() - sums_BK.sum(-1, keepdim=True).log()
     return tokens_B, log_probs_B1[:, 0].float()

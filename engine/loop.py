@@ -160,6 +160,8 @@ class _Training:
                 * factor(step - 1, recipe.learning_rate_schedule),
             )
             counted.tokens = recipe.update.epochs * _num_tokens(trajectories)
+        if numbers["skipped_steps"]:
+            self._journal(_skipped(step, int(numbers["skipped_steps"])))
         numbers |= metrics.rollout_metrics(trajectories)
         numbers |= metrics.scoring_metrics(experiences, responses, old.entropy)
         self._append(step, experiences, numbers)
@@ -203,7 +205,7 @@ class _Training:
             )
             counted.tokens = _num_tokens(trajectories)
         if not all(each.isfinite().all() for each in scores.log_probs):
-            raise Refused([_diverged(step)])
+            raise Refused([_diverged(step, "its log-probabilities are not finite any more")])
         return scores
 
     def _reference_scores(self, step: int, trajectories: Sequence[Trajectory]) -> Scores | None:
@@ -287,6 +289,8 @@ class _Training:
         self._logs["metrics.jsonl"].append({"step": step, **finite(numbers)})
 
     def _save(self, step: int, cursor: Cursor, identity: Mapping[str, str]) -> None:
+        if not all(each.isfinite().all() for each in self.policy.trained().values()):
+            raise Refused([_diverged(step, "its weights are not finite any more")])
         checkpoints = self._out / "checkpoints"
         with self._clock.phase("checkpoint", step):
             path = checkpoint.save(
@@ -355,11 +359,18 @@ def _merged_in(dtype: Dtype) -> Warned:
     return Warned(code="adapter_rounded", message=message)
 
 
-def _diverged(step: int) -> Problem:
+def _skipped(step: int, count: int) -> Warned:
+    message = (
+        f"{count} optimizer steps of step {step} changed nothing: their gradients were not finite"
+    )
+    return Warned(code="optimizer_steps_skipped", message=message)
+
+
+def _diverged(step: int, reason: str) -> Problem:
     return Problem(
         field="policy",
         value=f"step {step}",
         origin="training",
-        reason="its log-probabilities are not finite any more",
+        reason=reason,
         fix="Lower recipe.optimizer.learning_rate, and start a new run",
     )

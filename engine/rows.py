@@ -19,8 +19,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise WrongCall([_problem(path, "no such file")])
     try:
         table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise WrongCall([_problem(path, f"not a Parquet file: {error}")]) from error
+    except (pa.ArrowException, OSError) as error:
+        raise WrongCall([_problem(path, f"cannot be read as Parquet: {error}")]) from error
     return [without_nulls(row) for row in table.to_pylist()]
 
 

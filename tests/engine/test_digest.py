@@ -57,8 +57,18 @@ def test_a_file_that_is_missing_or_not_parquet_is_named(tmp_path):
         read_rows(tmp_path / "none.parquet")
     text = tmp_path / "text.parquet"
     text.write_text("not Parquet at all")
-    with pytest.raises(WrongCall, match="not a Parquet file"):
+    with pytest.raises(WrongCall, match="cannot be read as Parquet"):
         read_rows(text)
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path):
+    path = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"prompt": ["one", "two"]}), path)
+    content = bytearray(path.read_bytes())
+    content[4:24] = bytes(20)
+    path.write_bytes(content)
+    with pytest.raises(WrongCall, match=r"damaged\.parquet.* cannot be read as Parquet"):
+        read_rows(path)
 
 
 WEIGHTS = {

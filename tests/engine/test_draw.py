@@ -149,3 +149,13 @@ def test_a_row_with_a_nan_logit_has_the_log_prob_nan_and_spoils_no_other_row():
     assert log_probs_B.isnan().tolist() == [True, False]
     assert tokens_B[1] == alone_B[1]
     assert 0 <= tokens_B[0] < VOCABULARY
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.9, 0), (1.0, 3)])
+def test_a_row_of_nothing_but_nan_draws_a_token_of_the_vocabulary(top_p, top_k):
+    logits_BV = torch.full((1, 5), torch.nan)
+    tokens_B, log_probs_B = draw(
+        logits_BV, torch.tensor([0.3]), temperature=1.0, top_p=top_p, top_k=top_k
+    )
+    assert 0 <= tokens_B[0] < 5
+    assert log_probs_B.isnan().all()

@@ -201,6 +201,33 @@ def test_on_a_full_disk_a_run_says_so_and_goes_on_when_there_is_room(
     _assert_same_run(tmp_path, straight)
 
 
+def test_a_policy_that_diverges_stops_the_run_with_that_reason(
+    tiny_recipe: Recipe, inputs: Inputs, tmp_path: Path
+) -> None:
+    recipe = replace(
+        tiny_recipe, optimizer=replace(tiny_recipe.optimizer, learning_rate=1e30), validation=None
+    )
+    heard = list[Event]()
+    with pytest.raises(Refused, match="its log-probabilities are not finite any more"):
+        _run(tmp_path, recipe, inputs, False, heard.append)
+    assert "optimizer_steps_skipped" in [each.code for each in heard if isinstance(each, Warned)]
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    tiny_recipe: Recipe, inputs: Inputs, tmp_path: Path
+) -> None:
+    recipe = replace(
+        tiny_recipe,
+        optimizer=replace(tiny_recipe.optimizer, learning_rate=3e37, weight_decay=100.0),
+        steps=replace(tiny_recipe.steps, num_steps=1),
+        validation=None,
+    )
+    with pytest.raises(Refused, match="its weights are not finite any more"):
+        _run(tmp_path, recipe, inputs, False, lambda event: None)
+    assert not (tmp_path / "checkpoints").exists()
+    assert not (tmp_path / "adapter").exists()
+
+
 class _Stop(Exception):
     """Ends a run from its listener, where a process of its own would be too slow for many variants."""
 
