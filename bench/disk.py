@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
 
@@ -11,9 +10,10 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def free_bytes(folder: Path) -> int:
-    """What this user may still write to the disk that `folder` is on."""
-    return shutil.disk_usage(folder).free
+def is_full(folder: Path, needed_bytes: int) -> bool:
+    """Whether a file of that size, or one more file of any, would not fit on the disk that `folder` is on."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < needed_bytes or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def folder_bytes(folder: Path) -> int:

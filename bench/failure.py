@@ -80,5 +80,8 @@ def read(folder: Path) -> Failure | None:
 def write_beside(path: Path, value: Any) -> None:
     """A reader finds the whole file or none."""
     beside = path.with_name(path.name + ".part")
-    beside.write_text(json_text(value), "utf-8")
-    beside.replace(path)
+    try:
+        beside.write_text(json_text(value), "utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

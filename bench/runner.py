@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from miniverl.bench import failure
-from miniverl.bench.disk import folder_bytes, free_bytes
+from miniverl.bench.disk import folder_bytes, is_full
 
 Role = Literal["straight", "interrupted", "resumed"]
 Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
@@ -251,7 +251,7 @@ def _own_end(exit_code: int, folder: Path, samples: Sequence[Mapping[str, float]
         return Outcome(
             status="failed", reason_code=told.code, reason=told.reason, problems=told.problems
         )
-    if free_bytes(folder) < LAST_WORDS_BYTES:
+    if is_full(folder, LAST_WORDS_BYTES):
         reason = f"The disk of {folder} is full"
         return Outcome(status="failed", reason_code="disk_full", reason=reason)
     if exit_code == -signal.SIGKILL:

@@ -26,6 +26,7 @@ from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.whole import remove_whole, save_tensors, whole_folder
 
+_ALWAYS = {"optimizer.safetensors", "state.json"}
 _NAME = re.compile(r"step-(\d{6,})")
 
 
@@ -146,10 +147,11 @@ def _optimizer_tensors(
 
 
 def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    return {
-        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(folder.iterdir())
-    }
+    return {path.name: _file_facts(path) for path in sorted(folder.iterdir())}
+
+
+def _file_facts(path: Path) -> dict[str, int | str]:
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
 
 
 def _damage(path: Path) -> str | None:
@@ -159,11 +161,13 @@ def _damage(path: Path) -> str | None:
         manifest = json.loads(manifest_path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         return f"its manifest cannot be read: {error}"
+    if not isinstance(manifest, dict) or not manifest.keys() >= _ALWAYS:
+        return f"its manifest does not name {', '.join(sorted(_ALWAYS))}"
     for name, expected in manifest.items():
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if _sha256(file) != expected["sha256"]:
+        if expected != _file_facts(file):
             return f"the content of {name} changed"
     return None
 

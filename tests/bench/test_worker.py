@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from miniverl.bench import runner, telemetry
+import pytest
+
+from miniverl.bench import failure, runner, telemetry
 
 ARGUMENTS = ("--device", "cpu", "--threads", "1")
 
@@ -43,6 +46,18 @@ def test_problems_are_left_as_problems_with_their_exit_code(tmp_path: Path) -> N
     assert failure["kind"] == "WrongCall"
     assert failure["traceback"] is None
     assert "recipe.seeds" in [problem["field"] for problem in failure["problems"]]
+
+
+def test_a_failure_that_the_disk_refuses_leaves_no_half_file(tmp_path: Path) -> None:
+    told = failure.Failure(kind="CannotHere", problems=(), traceback="long " * 100)
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            failure.write(tmp_path, told)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -140,6 +140,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "adapter.safetensors is missing": lambda path: (path / "adapter.safetensors").unlink(),
     "manifest cannot be read: ": lambda path: (path / "manifest.json").unlink(),
     "manifest cannot be read: Expecting": lambda path: _write(path / "manifest.json", "{"),
+    "manifest does not name": lambda path: _write(path / "manifest.json", "[]"),
+    "does not name optimizer.safetensors, state.json": lambda path: _write(
+        path / "manifest.json", "{}"
+    ),
     "content of state.json changed": lambda path: _write(path / "state.json", "{}"),
 }
 
