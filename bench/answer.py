@@ -23,7 +23,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON on stdout.")
 
-_SHOWN_CHARACTERS = 160
+_SHOWN_CHARACTERS = 240
 
 
 def answers(command: Callable[..., Exit]) -> Callable[..., Exit]:
@@ -64,7 +64,7 @@ def say_problems(problems: Iterable[Problem]) -> None:
     """One block each: field = value, where it was set, why it does not do, what mends it."""
     for problem in problems:
         say(f"{click.style(problem.field, bold=True)} = {_shown(problem.value)}")
-        say(f"  where  {problem.origin}")
+        say(f"  where  {_cut(problem.origin)}")
         say(f"  why    {problem.reason}")
         say(f"  fix    {problem.fix}")
         say("")
@@ -99,5 +99,8 @@ def _sentence(problems: Sequence[Problem]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

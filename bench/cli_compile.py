@@ -49,6 +49,7 @@ def compile_(
     from miniverl.compiler import scripts
     from miniverl.compiler.lower import compile_launch, compile_script
 
+    _require_two_files(output, report)
     kind, _, name = source.partition(":")
     is_script = scripts.is_script(source)
     if not is_script:
@@ -158,6 +159,20 @@ def _require_nothing_of_a_script(
         "--launch": launch,
     }
     _require_unset(given, "only a launch script reads it", "Leave out {}, or give a .sh file")
+
+
+def _require_two_files(output: Path | None, report: Path | None) -> None:
+    """Of two files under one name the later one would stay."""
+    if output is None or report is None or os.path.realpath(output) != os.path.realpath(report):
+        return
+    problem = Problem(
+        field="--report",
+        value=str(report),
+        origin="command line",
+        reason="the recipe goes there, by -o",
+        fix="Name two files",
+    )
+    raise WrongCall([problem])
 
 
 def _require_unset(given: Mapping[str, object], reason: str, fix: str) -> None:

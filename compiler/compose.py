@@ -26,8 +26,15 @@ from omegaconf.errors import OmegaConfBaseException
 
 from miniverl.compiler.leaf import flat
 
-# Hydra raises a bare ValueError where a config group gets a number.
-COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, ValueError)
+# Hydra raises a bare ValueError where a config group gets a number, asserts that a group has a name, and follows
+# a list into a list as deep as Python lets it.
+COMPOSITION_ERRORS = (
+    HydraException,
+    OmegaConfBaseException,
+    ValueError,
+    AssertionError,
+    RecursionError,
+)
 ADVICE = re.compile(
     r"^(To append|Either remove|Or add|See https|Config search path|\d\. |\tprovider)"
 )
@@ -83,9 +90,12 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[tuple[int
     """The overrides that follow the grammar and stand for one value."""
     parser = OverridesParser.create()
     for number, text in enumerate(overrides):
+        if not key_of(text):
+            faults.append(Fault(number, "", "it names no field"))
+            continue
         try:
             sweeps = parser.parse_override(text).is_sweep_override()
-        except HydraException as error:
+        except (HydraException, RecursionError) as error:
             faults.append(Fault(number, key_of(text), condensed(error)))
             continue
         if sweeps:

@@ -309,7 +309,7 @@ def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: P
         return did_you_mean(field, fields, f"Write +{field}={text} if upstream reads such a key")
     if "finite" in reason:
         return "Give a finite number"
-    return f"Follow Hydra's grammar: {field}=value, strings with special characters in quotes"
+    return f"Follow Hydra's grammar: {field or 'name'}=value, strings with special characters in quotes"
 
 
 def _out_of_the_tree(overrides: Sequence[Override], tree: Path) -> Iterator[Problem]:

@@ -37,6 +37,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _FSDP = f"{_ACTOR}.fsdp_config"
 _MICRO_BATCH = "update.micro_batch_tokens"
+_COUNTED_UP_TO = 1_000_000  # one by one; a mistyped number of prompts would count for ever
 
 FLOAT32_NAMES = ("fp32", "float32", "32", 32)  # verl/utils/torch_dtypes.py:21
 
@@ -48,14 +49,11 @@ def _mini_batch(field: str, value: Any, context: Context) -> Verdict:
         return reject(limit)
     prompts = context.leaves["data.train_batch_size"]
     if is_whole(prompts, 1) and prompts % value:
-        below = max(n for n in range(1, min(value, prompts) + 1) if prompts % n == 0)
-        above = min(n for n in range(min(value, prompts), prompts + 1) if prompts % n == 0)
-        nearest = " or ".join(str(n) for n in sorted({below, above}))
         return Verdict(
             classification=Class.NOT_IMPLEMENTED,
             reason=f"{value} prompts do not divide the {prompts} of data.train_batch_size; upstream "
             "fills the last mini-batch with rows that train nothing, which is not done here",
-            fix=f"Set {field} to {nearest}, or data.train_batch_size to a multiple of {value}",
+            fix=f"Set {field} to {_nearest_divisors(prompts, value)}, or data.train_batch_size to a multiple of {value}",
         )
     return Verdict(
         classification=Class.CONFORMANT,
@@ -64,6 +62,16 @@ def _mini_batch(field: str, value: Any, context: Context) -> Verdict:
         target="update.prompts_per_mini_batch",
         lowered=value,
     )
+
+
+def _nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` around `wanted`, as "2 or 4"."""
+    if number > _COUNTED_UP_TO:
+        return f"a divisor of {number}"
+    middle = min(number, wanted)
+    below = next(n for n in range(middle, 0, -1) if number % n == 0)
+    above = next(n for n in range(middle, number + 1) if number % n == 0)
+    return " or ".join(str(n) for n in sorted({below, above}))
 
 
 def _longest(context: Context) -> int | None:

@@ -69,6 +69,7 @@ def test_help_waits_for_nothing_heavy() -> None:
             ["compile", "launch:grpo", "--env", "A=1", "--launch", "2"],
             "only a launch script reads it",
         ),
+        (["compile", "launch:grpo", "-o", "a", "--report", "./a"], "the recipe goes there"),
         (["compile", "no-such.sh"], "it cannot be read"),
         (["compile", "no-such.sh", "--env", "A"], "a value is given as NAME=value"),
         (["explain", "no.such.field"], "has no such leaf"),

@@ -63,6 +63,11 @@ def test_static_bins_without_a_size_are_rejected_for_actor_rollout_and_reference
     }
 
 
+def test_a_mistyped_number_of_prompts_is_not_counted_up_to(judge):
+    verdict = judge({"data.train_batch_size": 10**26 + 1, MINI: 256})[MINI]
+    assert "a divisor of 1000" in verdict.fix
+
+
 def test_the_seed_of_mini_batches_is_read_only_when_they_are_shuffled(judge):
     seed = f"{ACTOR}.data_loader_seed"
     still = judge({seed: 7})

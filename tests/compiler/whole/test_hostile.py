@@ -38,6 +38,23 @@ def test_no_override_composes_files_from_outside_of_the_tree():
     assert {one.reason for one in refusal.value.problems} == {OUTSIDE}
 
 
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("=", "it names no field"),
+        ("+=", "it names no field"),
+        ("~", "it names no field"),
+        ("+a.b=" + 3000 * "[" + 3000 * "]", "maximum recursion depth exceeded"),
+    ],
+)
+def test_an_override_that_hydra_stumbles_over_is_refused_with_the_others(override, reason):
+    with pytest.raises(Refused) as refusal:
+        sources.compose("ppo_trainer", numbered([override, "data.nope=1"]), version="0.9.0")
+    mine, other = sorted(refusal.value.problems, key=lambda one: one.origin)
+    assert mine.reason.startswith(reason)
+    assert other.field == "data.nope"
+
+
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "hydra/config", ""])
 def test_a_config_name_that_leads_elsewhere_is_a_wrong_call(name):
     with pytest.raises(WrongCall):
