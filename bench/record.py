@@ -8,21 +8,22 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import rfc8785
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.derive import derived
 from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.strict import strict_json
 
 Json = Mapping[str, Any]
 
 SCHEMA_VERSIONS = (1, 2)
 KIND = "single_device_rl_workload"
 
+_LARGEST_BYTES = 64 << 20  # a record of hundreds of launches has a tenth of it
 _SEALS = ("block_sha256", "record_sha256")
 MEASURE_AGAIN = "Take the record as it was written, or measure again"
 
@@ -51,20 +52,21 @@ def merged(into: Any, more: Any) -> Any:
 def load_strict(path: Path) -> dict[str, Any]:
     """The JSON object in `path`.
 
-    Raises WrongCall where the file cannot be read, and Refused where it is not strict JSON: twice the same
-    key in an object, NaN, Infinity, a number beyond double precision, or not an object at all.
+    Raises WrongCall where the file cannot be read, and Refused where it is not strict JSON, or not an object.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
     except OSError as error:
         raise WrongCall([_file_problem(path, f"cannot be read: {error.strerror}")]) from error
+    if len(content) > _LARGEST_BYTES:
+        raise Refused([_file_problem(path, f"is larger than {_LARGEST_BYTES >> 20} MiB")])
+    try:
+        value = strict_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Refused([_file_problem(path, "is not UTF-8")]) from error
-    try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-        rfc8785.dumps(value)
-    except (ValueError, RecursionError) as error:
-        raise Refused([_file_problem(path, f"is not strict JSON: {error}")]) from error
+    except ValueError as error:
+        raise Refused([_file_problem(path, str(error))]) from error
     if not isinstance(value, dict):
         raise Refused([_file_problem(path, "holds no object")])
     return value
@@ -139,19 +141,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, dict | list):
         return f"{type(value).__name__} of {len(value)}"
     return value[:100] if isinstance(value, str) else value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"twice the same key: {', '.join(twice)}")
-    return unique
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
 
 
 def _problem(field: str, value: Any, origin: str, reason: str) -> Problem:

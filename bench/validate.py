@@ -27,6 +27,7 @@ Mistake = tuple[str, Any, str]
 
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@|\$\{[^}]*\}")
 _QUOTED = {"env", "ext", "message", "reason"}
+_LARGEST = 1e100
 _EVIDENCE = ("trajectories.jsonl", "adapter/adapter_model.safetensors")
 
 
@@ -54,6 +55,10 @@ def validate(record: Json, origin: str = "record") -> list[Problem]:
 
 
 def _mistakes(record: Json) -> Iterator[Mistake]:
+    beyond = list(_immeasurable(record))
+    if beyond:  # nothing can be computed from them
+        yield from beyond
+        return
     yield from _placeholders(record)
     yield from _time(record)
     if record["schema_version"] == 1:
@@ -117,6 +122,18 @@ def _placeholders(value: Any, *path: str | int) -> Iterator[Mistake]:
             yield from _placeholders(each, *path, index)
     elif isinstance(value, str) and (unfilled := _PLACEHOLDER.search(value)):
         yield pointer(*path), value, f"holds the unresolved placeholder {unfilled[0]}"
+
+
+def _immeasurable(value: Any, *path: str | int) -> Iterator[Mistake]:
+    """Numbers whose squares are beyond double precision."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _immeasurable(each, *path, name)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _immeasurable(each, *path, index)
+    elif isinstance(value, int | float) and abs(value) > _LARGEST:
+        yield pointer(*path), value, f"beyond {_LARGEST:.0e}, which nothing measured is"
 
 
 def _time(record: Json) -> Iterator[Mistake]:

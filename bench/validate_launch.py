@@ -79,7 +79,7 @@ def _start(launch: Json, record: Json) -> Iterator[Mistake]:
     policy = record["models"]["policy"]
     for index, load in enumerate(launch["model_loads"]):
         for name in ("parameters", "trainable_parameters"):
-            if load["role"] == "policy" and load[name] != policy[name]:
+            if load["role"] == "policy" and load[name] != policy.get(name, load[name]):
                 field = pointer("model_loads", index, name)
                 yield field, load[name], f"the record's policy has {policy[name]!r}"
         if load["trainable_parameters"] > load["parameters"]:

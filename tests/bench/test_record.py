@@ -321,7 +321,7 @@ def test_every_field_of_the_schema_is_described_or_plain() -> None:
         ('{"a": -Infinity}', "-Infinity is no number"),
         ('{"a": 1e999}', "inf"),
         ('{"a": 9007199254740993}', "9007199254740993"),
-        ('{"a": 1', "is not strict JSON"),
+        ('{"a": 1', "is not JSON"),
         ("[1]", "holds no object"),
     ],
 )
@@ -331,6 +331,21 @@ def test_what_is_not_strict_json_is_refused(tmp_path: Path, text: str, why: str)
     with pytest.raises(Refused) as refused:
         records.load_strict(path)
     assert why in refused.value.problems[0].reason
+
+
+def test_a_file_that_never_ends_is_refused() -> None:
+    with pytest.raises(Refused, match="larger than 64 MiB"):
+        records.load_strict(Path("/dev/zero"))
+
+
+def test_a_number_that_cannot_be_computed_with_is_named(record: Record) -> None:
+    record["launches"][0]["steps"][0]["metrics"]["reward_mean"] = 1e308
+    assert fields(record) == ["/launches/0/steps/0/metrics/reward_mean", "/launches"]
+
+
+def test_a_policy_without_its_parameters_is_named(record: Record) -> None:
+    del record["models"]["policy"]["parameters"]
+    assert "/models/policy/parameters" in fields(record)
 
 
 def test_a_missing_file_is_a_wrong_call(tmp_path: Path) -> None:
