@@ -6,6 +6,7 @@ manifest holds each file's time too, so that an untouched entry is recognised wi
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench.disk import file_sha256
+from miniverl.compiler import upstream
 from miniverl.compiler.whole import json_text, sync
-from miniverl.engine.problem import Problem
+from miniverl.engine.problem import Problem, Refused
 
 MANIFEST = "manifest.json"
+_RECORDED = {"bytes", "mtime_ns", "sha256"}
 
 
 @contextmanager
 def locked(entry: Path) -> Iterator[None]:
-    """Only one process at a time fills or reads `entry`."""
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    with entry.with_name(f".{entry.name}.lock").open("w") as file:
+    """Only one process at a time fills or reads `entry`; where this one may not write, it only reads."""
+    if entry.exists() and not os.access(entry.parent, os.W_OK):
+        yield
+        return
+    with upstream.cache_writes():
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        lock = entry.with_name(f".{entry.name}.lock").open("w")
+    with lock as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -47,7 +55,7 @@ def arriving(entry: Path) -> Iterator[Path]:
 
 
 def damage(entry: Path, *, trusts_times: bool) -> list[Problem]:
-    """What is not as it was when `entry` appeared: each missing, added or changed file.
+    """What is not as it was when `entry` appeared: each missing, added or changed file; raises as `manifest`.
 
     With `trusts_times` a file of the recorded size and time counts as unchanged; otherwise all are read.
     """
@@ -75,9 +83,16 @@ def damage(entry: Path, *, trusts_times: bool) -> list[Problem]:
 
 
 def manifest(entry: Path) -> dict[str, dict[str, Any]]:
-    """Bytes, time and SHA-256 of every file, by name; an entry has one, since both appear at once."""
-    recorded: dict[str, dict[str, Any]] = json.loads((entry / MANIFEST).read_text("utf-8"))
-    return recorded
+    """Bytes, time and SHA-256 of every file, by name. An entry has one, since both appear at once; else Refused."""
+    path = entry / MANIFEST
+    try:
+        recorded: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8"))
+        if all(each.keys() == _RECORDED for each in recorded.values()):
+            return recorded
+        found = "something else"
+    except (OSError, ValueError, AttributeError) as error:
+        found = str(error)
+    raise Refused([_problem(path, "what was fetched", found, "the entry does not say what it is")])
 
 
 def wrong_digest(path: Path, expected: str, found: str) -> Problem:

@@ -77,19 +77,15 @@ def _checked(name: str, chosen: Pin) -> list[Problem]:
     entry = place(name, chosen)
     if not entry.exists():
         return [_not_fetched(name, entry)]
-    if isinstance(chosen, UpstreamPin):
-        return _raised_by_tree(chosen)
-    with cache.locked(entry):
-        damage = cache.damage(entry, trusts_times=False)
-        return damage or _source(chosen).wrong_content(chosen, entry)
-
-
-def _raised_by_tree(chosen: UpstreamPin) -> list[Problem]:
     try:
-        upstream.tree(chosen.version, quiet)
+        if isinstance(chosen, UpstreamPin):
+            upstream.tree(chosen.version, quiet)
+            return []
+        with cache.locked(entry):
+            damage = cache.damage(entry, trusts_times=False)
+            return damage or _source(chosen).wrong_content(chosen, entry)
     except Problems as error:
         return list(error.problems)
-    return []
 
 
 def _source(chosen: Pin) -> Source:

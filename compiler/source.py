@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version as installed_version
 from importlib.resources import files
@@ -22,8 +23,8 @@ from ruamel.yaml import YAML
 from miniverl.compiler import legacy, upstream
 from miniverl.compiler.leaf import nested, parents
 from miniverl.compiler.suggest import did_you_mean, nearest
-from miniverl.compiler.whole import write_json
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.compiler.whole import json_text, write_json
+from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 
 MANDATORY = "???"  # upstream's mark of a leaf that has no value until somebody sets one
 _LEADS_OUT = re.compile(r"(^|[/\\'\"\[,\s])\.\.([/\\'\"\],\s]|$)|^[\s'\"\[]*[/~]|://")
@@ -184,6 +185,10 @@ def compose(
 def config_sha256(leaves: Mapping[str, Any]) -> str:
     """Digest over the nested config as JSON: sorted keys, no spaces, numbers as Python writes them."""
     text = json.dumps(nested(leaves), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _sha256(text)
+
+
+def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -199,16 +204,25 @@ def _composed_once(
         "hydra": installed_version("hydra-core"),
         "omegaconf": installed_version("omegaconf"),
     }
-    if kept.exists():
-        stored = json.loads(kept.read_text(encoding="utf-8"))
-        if stored["key"] == key:
-            leaves: Mapping[str, Any] = stored["leaves"]
-            return leaves
+    stored = _kept(kept)
+    if stored is not None and stored["key"] == key:
+        return dict(stored["leaves"])
     answer = _answer(_ask(tree, config_name, overrides))
     assert not answer["faults"], answer["faults"]
-    with upstream.cache_writes():
-        write_json(kept, {"key": key, "leaves": answer["leaves"]})
+    known = {"key": key, "leaves": answer["leaves"]}
+    with suppress(CannotHere):  # where the cache may not be written, each call composes anew
+        write_json(kept, {**known, "sha256": _sha256(json_text(known))})
     return dict(answer["leaves"])
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """What was written there, if it still is that."""
+    try:
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        written = stored.pop("sha256")
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return None
+    return stored if written == _sha256(json_text(stored)) else None
 
 
 def _ask(tree: Path, config_name: str, overrides: Sequence[Override]) -> subprocess.Popen[str]:

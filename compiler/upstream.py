@@ -202,7 +202,9 @@ def _pip_failed(wheel: Wheel, log: str) -> CannotHere | Refused:
     if got:
         return Refused([_wrong_bytes(Path(wheel.file), wheel.sha256, got[0])])
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    said = errors[0] if errors else (lines[-1] if lines else "pip said nothing")
+    # "Exception:" stands above a traceback, whose last line tells.
+    named = [error for error in errors if not error.endswith(":")]
+    said = named[0] if named else next((line for line in lines[::-1] if line), "pip said nothing")
     problem = Problem(
         field=wheel.file,
         value=None,

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "transformers", "peft", "bitsandbytes", "pyarrow", "numpy", "dvc"}
 # What of the engine the compiler and the bench may know: torch-free, and small.
 OPEN = {
-    f"miniverl.engine.{name}" for name in ("digest", "events", "footprint", "problem", "recipe")
+    f"miniverl.engine.{name}"
+    for name in ("digest", "events", "footprint", "problem", "recipe", "strict")
 }
 
 
