@@ -23,6 +23,16 @@ from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Recipe
 
 _OPTIM = "actor_rollout_ref.actor.optim"
+# What a recipe has only where a leaf asks for it.
+ABSENT = {
+    "group_filter": None,
+    "kl_reward": None,
+    "rollout_correction": None,
+    "advantage.gamma": None,
+    "advantage.gae_lambda": None,
+    "distillation": None,
+    "critic": None,
+}
 _SOURCE = re.compile(r"(hydra|launch):(.+)")
 
 
@@ -213,6 +223,7 @@ def written(findings: Sequence[Finding]) -> dict[str, Any]:
 
 def _recipe(findings: Sequence[Finding], context: Context) -> Recipe:
     values = {
+        **ABSENT,
         **written(findings),
         "schema_version": recipes.SCHEMA_VERSION,
         "learning_rate_schedule.total_steps": context.bindings["total_steps"],

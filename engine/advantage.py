@@ -1,14 +1,42 @@
 """Advantages: how much better a response is than its siblings. Pure functions of rewards and groups.
 
-Axes: N trajectories of the whole step, in any order.
+Axes: N trajectories of the whole step, in any order; R response positions.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from miniverl.engine.recipe import Advantage
+
 _EPSILON = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcomes:
+    """What a step's trajectories earned. The reward of a response stands at its last token.
+
+    `mask_NR` (bool) is where there is a response token, and rollout correction keeps it.
+    `groups_N` (int64) names the prompt *row*. `values_NR` are the critic's.
+    """
+
+    token_rewards_NR: Tensor
+    mask_NR: Tensor
+    groups_N: Tensor
+    values_NR: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """`returns_NR` is what the critic learns; None where the estimator has no use for one."""
+
+    advantages_NR: Tensor
+    returns_NR: Tensor | None
+
+
+Estimator = Callable[[Outcomes, Advantage], Estimate]
 
 
 def grpo(rewards_N: Tensor, groups_N: Tensor, *, divide_by_std: bool) -> Tensor:
@@ -36,4 +64,13 @@ def grpo(rewards_N: Tensor, groups_N: Tensor, *, divide_by_std: bool) -> Tensor:
     return advantages_N
 
 
-ADVANTAGES: dict[str, Callable[..., Tensor]] = {"grpo": grpo}
+def _grpo(outcomes: Outcomes, advantage: Advantage) -> Estimate:
+    advantages_N = grpo(
+        outcomes.token_rewards_NR.sum(-1),
+        outcomes.groups_N,
+        divide_by_std=bool(advantage.divides_by_std),
+    )
+    return Estimate(advantages_NR=advantages_N[:, None] * outcomes.mask_NR, returns_NR=None)
+
+
+ADVANTAGES: dict[str, Estimator] = {"grpo": _grpo}

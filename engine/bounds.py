@@ -29,31 +29,38 @@ _MASS = Range(
 _DECAY = Range(spelled="a number of at least 0 and below 1", accepts=lambda value: 0 <= value < 1)
 _NAMES = Range(spelled="at least one name", accepts=lambda value: len(value) > 0)
 
-RANGES: Mapping[str, Range] = {
-    "seeds.sampling": _ANY_COUNT,
-    "seeds.data": _ANY_COUNT,
-    "seeds.parameters": _ANY_COUNT,
-    "seeds.mini_batches": _ANY_COUNT,
-    "data.max_prompt_tokens": _COUNT,
-    "data.max_rows": _COUNT,
-    "data.first_permutation": _COUNT,
-    "data.prompts_per_step": _COUNT,
-    "policy.lora.rank": _COUNT,
-    "policy.lora.target_modules": _NAMES,
-    "rollout.samples_per_prompt": _COUNT,
-    "rollout.max_response_tokens": _COUNT,
-    "rollout.temperature": _NOT_NEGATIVE,
-    "rollout.top_p": _MASS,
-    "rollout.top_k": _ANY_COUNT,
-    "validation.every_steps": _ANY_COUNT,
-    "validation.samples_per_prompt": _COUNT,
-    "validation.temperature": _NOT_NEGATIVE,
-    "validation.top_p": _MASS,
-    "validation.top_k": _ANY_COUNT,
-    "policy_loss.clip_low": _NOT_NEGATIVE,
-    "policy_loss.clip_high": _NOT_NEGATIVE,
-    "policy_loss.dual_clip": Range(spelled="a number above 1", accepts=lambda value: value > 1),
-    "policy_loss.aggregation.horizon": _COUNT,
+_ABOVE_ONE = Range(spelled="a number above 1", accepts=lambda value: value > 1)
+_ANY_NUMBER = Range(spelled="a number", accepts=lambda value: True)
+
+_CLIPS = {"clip_low": _NOT_NEGATIVE, "clip_high": _NOT_NEGATIVE}
+# What each policy loss reads besides log-probabilities, advantages and mask.
+POLICY_LOSS_ARGUMENTS: Mapping[str, Mapping[str, Range]] = {
+    "vanilla": {**_CLIPS, "dual_clip": _ABOVE_ONE},
+    "gspo": _CLIPS,
+    "sapo": {"tau_positive": _POSITIVE, "tau_negative": _POSITIVE},
+    "gpg": {},
+    "cispo": _CLIPS,
+    "dppo_tv": {**_CLIPS, "ratio_cap": _POSITIVE},
+    "dppo_kl": {**_CLIPS, "ratio_cap": _POSITIVE},
+    "dro": {"beta": _POSITIVE},
+    "geo_mean": _CLIPS,
+    "kl_cov": {"share": _SHARE, "kl_coefficient": _ANY_NUMBER},
+    "clip_cov": {
+        **_CLIPS,
+        "share": _SHARE,
+        "covariance_low": _ANY_NUMBER,
+        "covariance_high": _ANY_NUMBER,
+    },
+}
+# What each estimator reads of recipe.advantage; what it does not read is null.
+ESTIMATOR_ARGUMENTS: Mapping[str, frozenset[str]] = {
+    "gae": frozenset({"gamma", "gae_lambda"}),
+    "grpo": frozenset({"divides_by_std"}),
+    "grpo_passk": frozenset({"divides_by_std"}),
+    "reinforce_plus_plus": frozenset({"gamma"}),
+}
+
+_TRAINING: Mapping[str, Range] = {
     "optimizer.learning_rate": _NOT_NEGATIVE,
     "optimizer.betas.0": _DECAY,
     "optimizer.betas.1": _DECAY,
@@ -67,6 +74,53 @@ RANGES: Mapping[str, Range] = {
     "update.prompts_per_mini_batch": _COUNT,
     "update.epochs": _COUNT,
     "update.micro_batch_tokens": _COUNT,
+}
+RANGES: Mapping[str, Range] = {
+    "seeds.sampling": _ANY_COUNT,
+    "seeds.data": _ANY_COUNT,
+    "seeds.parameters": _ANY_COUNT,
+    "seeds.mini_batches": _ANY_COUNT,
+    "data.max_prompt_tokens": _COUNT,
+    "data.max_rows": _COUNT,
+    "data.first_permutation": _COUNT,
+    "data.prompts_per_step": _COUNT,
+    "data.prompts_per_draw": _COUNT,
+    "policy.lora.rank": _COUNT,
+    "policy.lora.target_modules": _NAMES,
+    "rollout.samples_per_prompt": _COUNT,
+    "rollout.max_response_tokens": _COUNT,
+    "rollout.temperature": _NOT_NEGATIVE,
+    "rollout.top_p": _MASS,
+    "rollout.top_k": _ANY_COUNT,
+    "validation.every_steps": _ANY_COUNT,
+    "validation.samples_per_prompt": _COUNT,
+    "validation.temperature": _NOT_NEGATIVE,
+    "validation.top_p": _MASS,
+    "validation.top_k": _ANY_COUNT,
+    "group_filter.batches_in_flight": _COUNT,
+    "reward.overlong_penalty.max_response_tokens": _COUNT,
+    "reward.overlong_penalty.buffer_tokens": _COUNT,
+    "reward.overlong_penalty.factor": _NOT_NEGATIVE,
+    "kl_reward.adaptive.target": _POSITIVE,
+    "kl_reward.adaptive.horizon": _COUNT,
+    "rollout_correction.importance_weights.lower": _NOT_NEGATIVE,
+    "rollout_correction.importance_weights.upper": _POSITIVE,
+    "advantage.gamma": _NOT_NEGATIVE,
+    "advantage.gae_lambda": _NOT_NEGATIVE,
+    "policy_loss.aggregation.horizon": _COUNT,
+    "distillation.teachers": _NAMES,
+    "distillation.top_k": _COUNT,
+    "distillation.max_loss": _NOT_NEGATIVE,
+    "distillation.policy_gradient_clips.0": _NOT_NEGATIVE,
+    "distillation.policy_gradient_clips.1": _NOT_NEGATIVE,
+    "critic.lora.rank": _COUNT,
+    "critic.lora.target_modules": _NAMES,
+    "critic.value_clip": _NOT_NEGATIVE,
+    "critic.aggregation.horizon": _COUNT,
+    "critic.mini_batch_seed": _ANY_COUNT,
+    "critic.warmup_steps": _ANY_COUNT,
+    **_TRAINING,
+    **{f"critic.{path}": allowed for path, allowed in _TRAINING.items()},
     "steps.num_steps": _COUNT,
     "steps.num_epochs": _COUNT,
     "steps.checkpoint_every": _ANY_COUNT,
@@ -84,17 +138,68 @@ def range_problems(plain: Plain, origin: str) -> Iterator[Problem]:
 
 
 def _misfits(plain: Plain, origin: str) -> Iterator[Problem]:
-    prompts, each = plain["data"]["prompts_per_step"], plain["update"]["prompts_per_mini_batch"]
-    if prompts > 0 and each > 0 and prompts % each:
-        reason = f"it does not divide the {prompts} of data.prompts_per_step"
-        yield _problem("update.prompts_per_mini_batch", each, origin, reason)
-    aggregation = plain["policy_loss"]["aggregation"]
-    if aggregation["mode"] == "seq-mean-token-sum-norm" and aggregation["horizon"] is None:
-        reason = f"the mode {aggregation['mode']} divides by it"
-        yield _problem("policy_loss.aggregation.horizon", None, origin, reason)
+    yield from _undivided(plain, origin)
+    for path in ("policy_loss", "critic"):
+        aggregation = _at(plain, f"{path}.aggregation")
+        if aggregation == {"mode": "seq-mean-token-sum-norm", "horizon": None}:
+            reason = "the mode seq-mean-token-sum-norm divides by it"
+            yield _problem(f"{path}.aggregation.horizon", None, origin, reason)
     if plain["validation"] is not None and plain["data"]["validation_sha256"] is None:
         reason = "recipe.validation validates on the data that this digest names"
         yield _problem("data.validation_sha256", None, origin, reason)
+    yield from _loss_arguments(plain["policy_loss"], origin)
+    yield from _estimator_arguments(plain["advantage"], origin)
+    yield from _missing_parts(plain, origin)
+
+
+def _undivided(plain: Plain, origin: str) -> Iterator[Problem]:
+    prompts = plain["data"]["prompts_per_step"]
+    for path in (
+        "update.prompts_per_mini_batch",
+        "critic.update.prompts_per_mini_batch",
+        "data.prompts_per_draw",
+    ):
+        each = _at(plain, path)
+        if each is not None and prompts > 0 and each > 0 and prompts % each:
+            reason = f"it does not divide the {prompts} of data.prompts_per_step"
+            yield _problem(path, each, origin, reason)
+
+
+def _loss_arguments(loss: Plain, origin: str) -> Iterator[Problem]:
+    taken = POLICY_LOSS_ARGUMENTS[loss["name"]]
+    for name in sorted(loss["arguments"].keys() | taken.keys()):
+        path, value = f"policy_loss.arguments.{name}", loss["arguments"].get(name)
+        if name not in taken:
+            yield _problem(path, value, origin, f"the loss {loss['name']} has no such argument")
+        elif type(value) not in (int, float) or not taken[name].accepts(value):
+            yield _problem(path, value, origin, f"expected {taken[name].spelled}")
+
+
+def _estimator_arguments(advantage: Plain, origin: str) -> Iterator[Problem]:
+    name = advantage["estimator"]
+    read = ESTIMATOR_ARGUMENTS.get(name, frozenset())
+    for argument in ("divides_by_std", "gamma", "gae_lambda"):
+        value = advantage[argument]
+        if (value is None) == (argument in read):
+            reason = f"the estimator {name} " + ("reads it" if argument in read else "has none")
+            yield _problem(f"advantage.{argument}", value, origin, reason)
+
+
+def _missing_parts(plain: Plain, origin: str) -> Iterator[Problem]:
+    """Parts that need each other."""
+    if plain["advantage"]["estimator"] == "gae" and plain["critic"] is None:
+        yield _problem("critic", None, origin, "the estimator gae needs a critic's values")
+    reward = plain["reward"]
+    for part, name in (("model", "reward_model"), ("function", "function")):
+        if (reward[part] is not None) != (reward["scorer"] == name):
+            reason = f"it belongs to the scorer {name}, which is {reward['scorer']} here"
+            yield _problem(f"reward.{part}", reward[part], origin, reason)
+    distillation = plain["distillation"]
+    if distillation is not None:
+        is_top_k = distillation["loss"] == "forward_kl_topk"
+        if (distillation["top_k"] is not None) != is_top_k:
+            reason = "the loss forward_kl_topk reads it, and no other"
+            yield _problem("distillation.top_k", distillation["top_k"], origin, reason)
 
 
 def _at(plain: Any, path: str) -> Any:

@@ -7,12 +7,13 @@ the last checkpoint, and computes the same bytes again.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from miniverl.engine import checkpoint, folder, metrics, models
-from miniverl.engine.advantage import ADVANTAGES
+from miniverl.engine.advantage import ADVANTAGES, Outcomes
 from miniverl.engine.checkpoint import State
 from miniverl.engine.clock import Clock, peak_bytes
 from miniverl.engine.decoder import Decoder
@@ -29,12 +30,14 @@ from miniverl.engine.events import (
     ValidationFinished,
     Warned,
 )
+from miniverl.engine.experience import Experience
 from miniverl.engine.export import export
 from miniverl.engine.identity import identity, make_deterministic
 from miniverl.engine.inputs import Inputs, LoadedInputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.models import Model, Reference
 from miniverl.engine.order import Cursor, num_steps, take_step
+from miniverl.engine.policy_update import policy_objective
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.recipe import Dtype, Recipe, Rollout, Validation
 from miniverl.engine.reward import Reward
@@ -44,7 +47,7 @@ from miniverl.engine.schedule import factor
 from miniverl.engine.score import Scores, score
 from miniverl.engine.seeds import named_seed
 from miniverl.engine.trajectory import Prompt, Trajectory
-from miniverl.engine.update import Experience, adamw, update
+from miniverl.engine.update import Plan, adamw, update
 
 __all__ = ["Inputs", "run"]
 
@@ -116,7 +119,7 @@ class _Training:
         self.policy = self._load_policy(inputs.model, device)
         self._clock = Clock(journal, self.policy.device)
         self._reference = self._load_reference()
-        self.optimizer = adamw(self.policy, recipe.optimizer)
+        self.optimizer = adamw(self.policy.trained(), recipe.optimizer)
         self._decoder = Decoder(self.policy, models.DTYPES[recipe.rollout.dtype])
         self._logs = {name: Log(out / name) for name in folder.LOGS}
         if recipe.policy.lora is not None and recipe.rollout.dtype != "float32":
@@ -152,10 +155,16 @@ class _Training:
         experiences = self._experiences(step, trajectories, old, reference)
         with self._clock.phase("update", step) as counted:
             numbers = update(
-                self.policy,
+                self.policy.trained(),
                 self.optimizer,
                 experiences,
-                recipe,
+                Plan.of(
+                    recipe.update,
+                    recipe.rollout.samples_per_prompt,
+                    recipe.seeds.mini_batches,
+                    recipe.optimizer,
+                ),
+                partial(policy_objective, self.policy, recipe),
                 learning_rate=recipe.optimizer.learning_rate
                 * factor(step - 1, recipe.learning_rate_schedule),
             )
@@ -222,21 +231,30 @@ class _Training:
         reference: Scores | None,
     ) -> list[Experience]:
         with self._clock.phase("advantage", step):
-            advantages_N = ADVANTAGES[self._recipe.advantage.estimator](
-                torch.tensor([each.reward for each in trajectories]),
-                torch.tensor([each.prompt_id for each in trajectories]),
-                divide_by_std=self._recipe.advantage.divides_by_std,
+            rewards_NR, mask_NR = _token_rewards(trajectories)
+            estimate = ADVANTAGES[self._recipe.advantage.estimator](
+                Outcomes(
+                    token_rewards_NR=rewards_NR,
+                    mask_NR=mask_NR,
+                    groups_N=torch.tensor([each.prompt_id for each in trajectories]),
+                    values_NR=None,
+                ),
+                self._recipe.advantage,
             )
             return [
                 Experience(
                     trajectory=trajectory,
-                    advantage=advantage,
-                    old_log_probs=old.log_probs[index],
-                    reference_log_probs=None if reference is None else reference.log_probs[index],
+                    is_trained_R=mask_NR[index, :length],
+                    old_log_probs_R=old.log_probs[index],
+                    advantages_R=estimate.advantages_NR[index, :length],
+                    reference_log_probs_R=None if reference is None else reference.log_probs[index],
+                    importance_weights_R=None,
+                    values_R=None,
+                    returns_R=None,
+                    teacher=None,
                 )
-                for index, (trajectory, advantage) in enumerate(
-                    zip(trajectories, advantages_N.tolist(), strict=True)
-                )
+                for index, trajectory in enumerate(trajectories)
+                for length in [len(trajectory.response_tokens)]
             ]
 
     def _validate(self, step: int) -> None:
@@ -343,6 +361,15 @@ class _Training:
                 seconds=time.perf_counter() - started,
             )
         )
+
+
+def _token_rewards(trajectories: Sequence[Trajectory]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reward of each response at its last token, and where its tokens are (bool)."""
+    lengths_N = torch.tensor([len(each.response_tokens) for each in trajectories])
+    positions_R = torch.arange(int(lengths_N.max()))
+    rewards_N = torch.tensor([each.reward for each in trajectories])
+    is_last_NR = positions_R == lengths_N[:, None] - 1
+    return torch.where(is_last_NR, rewards_N[:, None], 0.0), positions_R < lengths_N[:, None]
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -8,11 +8,12 @@ Axes: B sequences, R response positions.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from miniverl.engine.recipe import AggregationMode, KlEstimator
+from miniverl.engine.recipe import Aggregation, AggregationMode, KlEstimator, PolicyLoss
 
 _LARGEST_LOG_RATIO = 20.0  # exp(20) is still far from the largest float32
 _LARGEST_K3 = 10.0
@@ -22,6 +23,7 @@ def vanilla(
     log_probs_BR: Tensor,
     old_log_probs_BR: Tensor,
     advantages_BR: Tensor,
+    mask_BR: Tensor,
     *,
     clip_low: float,
     clip_high: float,
@@ -43,7 +45,18 @@ def vanilla(
     return torch.where(advantages_BR < 0, torch.minimum(larger_BR, bound_BR), larger_BR)
 
 
-POLICY_LOSSES: dict[str, Callable[..., Tensor]] = {"vanilla": vanilla}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyLossKind:
+    """`per_token(log_probs_BR, old_log_probs_BR, advantages_BR, mask_BR, **arguments)` gives a loss [B, R].
+
+    `aggregation` is the loss's own, whatever the recipe states.
+    """
+
+    per_token: Callable[..., Tensor]
+    aggregation: Aggregation | None = None
+
+
+POLICY_LOSSES: dict[str, PolicyLossKind] = {"vanilla": PolicyLossKind(per_token=vanilla)}
 
 
 def kl_estimate(
@@ -96,6 +109,32 @@ def aggregate(
         return inside_BR.sum() / num_sequences
     assert horizon is not None, "seq-mean-token-sum-norm without a horizon"
     return inside_BR.sum() / num_sequences / horizon
+
+
+def policy_metrics(
+    log_probs_BR: Tensor,
+    old_log_probs_BR: Tensor,
+    advantages_BR: Tensor,
+    mask_BR: Tensor,
+    policy_loss: PolicyLoss,
+    *,
+    num_tokens: int,
+) -> dict[str, Tensor]:
+    """What the update did, as shares of the mini-batch's tokens: summed over its micro-batches they are means."""
+    shares = {"approximate_kl": -_log_ratio(log_probs_BR, old_log_probs_BR)}
+    if policy_loss.name == "vanilla":
+        return vanilla_metrics(
+            log_probs_BR,
+            old_log_probs_BR,
+            advantages_BR,
+            mask_BR,
+            **policy_loss.arguments,
+            num_tokens=num_tokens,
+        )
+    return {
+        name: torch.where(mask_BR, value_BR, 0.0).sum() / num_tokens
+        for name, value_BR in shares.items()
+    }
 
 
 @torch.no_grad()

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
+from miniverl.engine.experience import Experience
 from miniverl.engine.sample import Response
 from miniverl.engine.trajectory import Trajectory
-from miniverl.engine.update import Experience
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -42,11 +42,11 @@ def scoring_metrics(
     differences = [
         abs(sampled - scored)
         for response, each in zip(responses, experiences, strict=True)
-        for sampled, scored in zip(response.log_probs, each.old_log_probs.tolist(), strict=True)
+        for sampled, scored in zip(response.log_probs, each.old_log_probs_R.tolist(), strict=True)
     ]
     entropies = [value for each in entropy for value in each.tolist()]
     return {
-        "advantage_mean": fmean(each.advantage for each in experiences),
+        "advantage_mean": fmean(float(each.advantages_R.mean()) for each in experiences),
         "entropy": fsum(entropies) / len(entropies),
         "sampler_difference": fsum(differences) / len(differences),
     }
@@ -54,7 +54,7 @@ def scoring_metrics(
 
 def trajectory_row(step: int, experience: Experience) -> dict[str, Any]:
     """The trajectory's line in trajectories.jsonl."""
-    trajectory, reference = experience.trajectory, experience.reference_log_probs
+    trajectory = experience.trajectory
     return {
         "step": step,
         "prompt_id": trajectory.prompt_id,
@@ -64,10 +64,16 @@ def trajectory_row(step: int, experience: Experience) -> dict[str, Any]:
         "response": trajectory.response,
         "finished": trajectory.is_finished,
         "reward": trajectory.reward,
-        "advantage": experience.advantage,
-        "old_log_probs": experience.old_log_probs.tolist(),
-        "reference_log_probs": None if reference is None else reference.tolist(),
+        "advantages": experience.advantages_R.tolist(),
+        "old_log_probs": experience.old_log_probs_R.tolist(),
+        "reference_log_probs": _numbers(experience.reference_log_probs_R),
+        "values": _numbers(experience.values_R),
+        "returns": _numbers(experience.returns_R),
     }
+
+
+def _numbers(tensor: Tensor | None) -> list[float] | None:
+    return None if tensor is None else tensor.tolist()
 
 
 def validation_row(step: int, trajectory: Trajectory) -> dict[str, Any]:

@@ -6,19 +6,19 @@ No field has a default: the compiler states each of them, or the recipe does not
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import rfc8785
 
 from miniverl.engine.bounds import range_problems
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.strict import strict_json
+from miniverl.engine.typed import Builder
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_FIX = "Compile the launch again"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KlEstimator = Literal["k1", "abs", "k2", "k3", "k1+", "abs+", "k2+", "k3+"]
@@ -28,6 +28,44 @@ AggregationMode = Literal[
     "seq-mean-token-sum",
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",
+]
+Estimator = Literal[
+    "gae",
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "rloo",
+    "rloo_vectorized",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "gpg",
+]
+PolicyLossName = Literal[
+    "vanilla",
+    "gspo",
+    "sapo",
+    "gpg",
+    "cispo",
+    "dppo_tv",
+    "dppo_kl",
+    "dro",
+    "geo_mean",
+    "kl_cov",
+    "clip_cov",
+]
+RejectionStatistic = Literal[
+    "token_k1",
+    "token_k2",
+    "token_k3",
+    "seq_sum_k1",
+    "seq_sum_k2",
+    "seq_sum_k3",
+    "seq_mean_k1",
+    "seq_mean_k2",
+    "seq_mean_k3",
+    "seq_max_k2",
+    "seq_max_k3",
 ]
 
 
@@ -55,6 +93,9 @@ class Data:
     shuffles: bool
     first_permutation: int  # which draw of the generator orders epoch 0, counted from 1
     prompts_per_step: int
+    prompts_per_draw: (
+        int  # how many are taken from the order at once; what is left at its end is dropped
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,15 +141,105 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GroupFilter:
+    """Groups whose members all have the same `metric` are dropped, and other prompts sampled in their place."""
+
+    metric: str  # "reward", or a name of what the scorer gives beside it
+    batches_in_flight: int  # at most this many times `prompts_per_step` prompts are sampled at once
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverlongPenalty:
+    """Taken off the reward, rising to `factor` over the last `buffer_tokens` before `max_response_tokens`."""
+
+    max_response_tokens: int
+    buffer_tokens: int
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardFunction:
+    """A user's Python function, run only where these very bytes of its file are trusted."""
+
+    sha256: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardModel:
+    """A sequence classifier with one output, read at the last token of the conversation."""
+
+    weights_sha256: str
+    dtype: Dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
+    """`function` belongs to the scorer "function", `model` to the scorer "reward_model"."""
+
     scorer: str  # a name in engine.reward.SCORERS
     arguments: Mapping[str, Any]
+    function: RewardFunction | None
+    model: RewardModel | None
+    overlong_penalty: OverlongPenalty | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveKl:
+    """Moves the coefficient so that the KL comes near `target`; `horizon` in trajectories."""
+
+    target: float
+    horizon: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KlReward:
+    """KL to the reference policy, taken off every token's reward."""
+
+    estimator: KlEstimator
+    coefficient: float  # the first one where it adapts
+    adaptive: AdaptiveKl | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportanceWeights:
+    """Ratio of old policy to sampler: above `upper` it becomes `upper`; with `lower`, 0 outside of both."""
+
+    level: Literal["token", "sequence"]
+    lower: float | None
+    upper: float
+    is_batch_normalized: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """Tokens, or whole responses, whose statistic leaves [lower, upper] are masked. k1 has a `lower`."""
+
+    statistic: RejectionStatistic
+    lower: float | None
+    upper: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutCorrection:
+    """What is done about the sampler being another distribution than the policy that is scored.
+
+    `bypasses_scoring`: the sampler's log-probabilities are the old ones; nothing else is corrected then.
+    """
+
+    bypasses_scoring: bool
+    importance_weights: ImportanceWeights | None
+    rejections: tuple[Rejection, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advantage:
-    estimator: Literal["grpo"]
-    divides_by_std: bool  # False is Dr.GRPO
+    """What the estimator does not read is None."""
+
+    estimator: Estimator
+    divides_by_std: bool | None  # grpo and grpo_passk; with grpo, False is Dr.GRPO
+    gamma: float | None  # gae and reinforce_plus_plus: discount
+    gae_lambda: float | None  # gae
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,12 +252,10 @@ class Aggregation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyLoss:
-    """The clipped surrogate with dual clip."""
+    """`aggregation` also holds for the entropy and the KL term, where the loss itself has one of its own."""
 
-    name: Literal["vanilla"]
-    clip_low: float
-    clip_high: float
-    dual_clip: float
+    name: PolicyLossName
+    arguments: Mapping[str, float]  # those of bounds.POLICY_LOSS_ARGUMENTS
     aggregation: Aggregation
     entropy_coefficient: float
 
@@ -172,6 +301,50 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Critic:
+    """The value model: a backbone with a fresh head of one output. `lora` None trains every weight."""
+
+    weights_sha256: str
+    parameter_dtype: Dtype
+    compute_dtype: Dtype
+    lora: Lora | None
+    checkpoints_activations: bool
+    value_clip: float
+    aggregation: Aggregation
+    optimizer: Optimizer
+    learning_rate_schedule: LearningRateSchedule
+    update: Update
+    mini_batch_seed: int
+    warmup_steps: int  # the policy is first trained in step `warmup_steps`, or in step 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Teacher:
+    """`key`: what the routing field of its prompts holds; None takes every prompt."""
+
+    key: str | None
+    weights_sha256: str
+    dtype: Dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distillation:
+    """Learning from teachers' log-probabilities of the student's own responses."""
+
+    teachers: tuple[Teacher, ...]
+    routing_field: str
+    loss: Literal["forward_kl_topk", "k1", "abs", "k2", "k3"]
+    top_k: int | None  # forward_kl_topk
+    min_log_prob: float | None  # forward_kl_topk: both sides are clamped from below
+    max_loss: float | None  # per token, both ways
+    policy_gradient_clips: (
+        tuple[float, float] | None
+    )  # (low, high); None: the loss itself is minimised
+    uses_task_rewards: bool
+    coefficient: float  # 1 without task rewards
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
     """A step: one batch of rollouts and the optimizer steps on it. Both bounds hold; the nearer one ends the run."""
 
@@ -189,10 +362,15 @@ class Recipe:
     policy: Policy
     rollout: Rollout
     validation: Validation | None
+    group_filter: GroupFilter | None
     reward: Reward
+    kl_reward: KlReward | None
+    rollout_correction: RolloutCorrection | None
     advantage: Advantage
     policy_loss: PolicyLoss
     kl_loss: KlLoss | None
+    distillation: Distillation | None
+    critic: Critic | None
     optimizer: Optimizer
     learning_rate_schedule: LearningRateSchedule
     update: Update
@@ -217,8 +395,9 @@ def dumps(recipe: Recipe) -> str:
 
 def from_dict(plain: Mapping[str, Any], origin: str) -> Recipe:
     """The recipe in `plain`; raises WrongCall with every field that is missing, unknown, ill-typed or out of range."""
-    problems: list[Problem] = []
-    built = _build(Recipe, plain, "recipe", origin, problems)
+    builder = Builder(origin, fix=_FIX)
+    built = builder.build(Recipe, plain, "recipe")
+    problems = builder.problems
     if not problems:
         problems += range_problems(to_dict(built), origin)
     version = plain.get("schema_version") if isinstance(plain, Mapping) else None
@@ -240,62 +419,5 @@ def loads(text: str, origin: str) -> Recipe:
     return from_dict(plain, origin)
 
 
-def _build(kind: Any, value: Any, path: str, origin: str, problems: list[Problem]) -> Any:
-    """`value` as a `kind`, or None with the reason appended to `problems`."""
-    if get_origin(kind) in (Union, UnionType):
-        options = [option for option in get_args(kind) if option is not NoneType]
-        return None if value is None else _build(options[0], value, path, origin, problems)
-    if is_dataclass(kind):
-        return _build_part(kind, value, path, origin, problems)
-    if get_origin(kind) is tuple and isinstance(value, list):
-        items = get_args(kind)
-        inner = [items[0]] * len(value) if items[-1] is Ellipsis else list(items)
-        if len(inner) == len(value):
-            return tuple(
-                _build(item, part, f"{path}.{index}", origin, problems)
-                for index, (item, part) in enumerate(zip(inner, value, strict=True))
-            )
-    elif get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-    elif get_origin(kind) is Mapping or kind is Mapping:
-        if isinstance(value, dict):
-            return value
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value):
-            return float(value)
-    elif isinstance(kind, type) and type(value) is kind:
-        return value
-    problems.append(_problem(path, value, origin, f"expected {_spelled(kind)}"))
-    return None
-
-
-def _build_part(kind: Any, value: Any, path: str, origin: str, problems: list[Problem]) -> Any:
-    if not isinstance(value, Mapping):
-        problems.append(_problem(path, value, origin, "expected a mapping"))
-        return None
-    hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    for name in sorted(set(value) - set(names)):
-        problems.append(_problem(f"{path}.{name}", value[name], origin, "unknown field"))
-    missing = [name for name in names if name not in value]
-    for name in missing:
-        problems.append(_problem(f"{path}.{name}", None, origin, "missing field"))
-    parts = {
-        name: _build(hints[name], value[name], f"{path}.{name}", origin, problems)
-        for name in names
-        if name in value
-    }
-    return None if missing else kind(**parts)
-
-
-def _spelled(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(kind)))
-    return getattr(kind, "__name__", str(kind))
-
-
 def _problem(path: str, value: Any, origin: str, reason: str) -> Problem:
-    return Problem(
-        field=path, value=value, origin=origin, reason=reason, fix="Compile the launch again"
-    )
+    return Problem(field=path, value=value, origin=origin, reason=reason, fix=_FIX)

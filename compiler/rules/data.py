@@ -147,7 +147,9 @@ def _gen_batch_size(field: str, value: Any, context: Context) -> Verdict:
         return Verdict(
             classification=Class.CONFORMANT,
             reason="prompts are fetched for one step at a time",
-            label="data.prompts_per_step",
+            label="data.prompts_per_draw",
+            target="data.prompts_per_draw",
+            lowered=prompts,
         )
     divides = is_whole(value, 1) and is_whole(prompts, 1) and prompts % value == 0
     return Verdict(

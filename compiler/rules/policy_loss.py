@@ -91,8 +91,8 @@ def _clip(side: str) -> Rule:
         return Verdict(
             classification=Class.EXACT,
             reason="null leaves this clip to clip_ratio" if value is None else "the same clip",
-            label=f"policy_loss.clip_{side}",
-            target=f"policy_loss.clip_{side}",
+            label=f"policy_loss.arguments.clip_{side}",
+            target=f"policy_loss.arguments.clip_{side}",
             lowered=float(bound) if is_number(bound) else None,
         )
 
@@ -101,7 +101,7 @@ def _clip(side: str) -> Rule:
 
 def _clip_ratio(field: str, value: Any, context: Context) -> Verdict:
     left = [
-        f"policy_loss.clip_{side}"
+        f"policy_loss.arguments.clip_{side}"
         for side in ("low", "high")
         if context.leaves[f"{_ACTOR}.clip_ratio_{side}"] is None
     ]
@@ -213,7 +213,7 @@ POLICY_LOSS: tuple[Rule, ...] = (
     _clip("high"),
     lowers(
         f"{_ACTOR}.clip_ratio_c",
-        "policy_loss.dual_clip",
+        "policy_loss.arguments.dual_clip",
         "the same bound on the loss where the advantage is negative",
         to=float,
         limit=number(f"{_ACTOR}.clip_ratio_c", "above 1", lambda clip: clip > 1),

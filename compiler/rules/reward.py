@@ -20,6 +20,8 @@ _OTHER_MANAGERS = {
     "rate_limited": "asks a scoring service",
 }
 
+_PLAIN = {"function": None, "model": None, "overlong_penalty": None}
+
 
 def _manager(field: str, value: Any, context: Context) -> Verdict:
     """`remote` is `naive` in other processes; both choose a scorer by a row's data_source."""
@@ -32,7 +34,9 @@ def _manager(field: str, value: Any, context: Context) -> Verdict:
             "that upstream picks by data_source",
             label="reward.scorer",
             target="reward",
-            lowered=None if scorer is None else {"scorer": scorer, "arguments": dict(arguments)},
+            lowered=None
+            if scorer is None
+            else {**_PLAIN, "scorer": scorer, "arguments": arguments},
         )
     if isinstance(value, str) and value in _OTHER_MANAGERS:
         return Verdict(

@@ -8,11 +8,11 @@ HORIZON = f"{ACTOR}.loss_scale_factor"
 
 def test_clip_ratio_counts_only_for_a_side_without_a_clip_of_its_own(judge):
     both = judge({f"{ACTOR}.clip_ratio": 0.3})
-    assert both.written["policy_loss.clip_low"] == 0.2
+    assert both.written["policy_loss.arguments.clip_low"] == 0.2
     assert both[f"{ACTOR}.clip_ratio"].warning is not None
     high_only = judge({f"{ACTOR}.clip_ratio": 0.3, f"{ACTOR}.clip_ratio_low": None})
-    assert high_only.written["policy_loss.clip_low"] == 0.3
-    assert high_only.written["policy_loss.clip_high"] == 0.2
+    assert high_only.written["policy_loss.arguments.clip_low"] == 0.3
+    assert high_only.written["policy_loss.arguments.clip_high"] == 0.2
     assert high_only[f"{ACTOR}.clip_ratio"].classification == "exact"
 
 

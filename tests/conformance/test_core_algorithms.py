@@ -96,7 +96,7 @@ def test_the_clipped_loss_its_gradient_and_its_metrics(observed):
     for case in observed["policy_losses"]:
         log_probs_BR = tensor(given["log_probs"]).requires_grad_(True)
         ours = loss.aggregate(
-            loss.vanilla(log_probs_BR, *others, **case["clips"]),
+            loss.vanilla(log_probs_BR, *others, mask_BR, **case["clips"]),
             mask_BR,
             mode="token-mean",
             num_tokens=num_tokens,
@@ -143,7 +143,16 @@ def _micro_batch_loss(
         "horizon": case["horizon"],
     }
     terms = (
-        (1.0, loss.vanilla(log_probs_BR, old_log_probs_BR, rows("advantages"), **whole["clips"])),
+        (
+            1.0,
+            loss.vanilla(
+                log_probs_BR,
+                old_log_probs_BR,
+                rows("advantages"),
+                ~old_log_probs_BR.isnan(),
+                **whole["clips"],
+            ),
+        ),
         (-whole["entropy_coefficient"], rows("entropies")),
         (
             whole["kl_coefficient"],

@@ -53,7 +53,7 @@ def tiny_validation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Recipe:
     """GRPO with an adapter: 5 steps of 2 prompts and 3 samples, a checkpoint every other step."""
     plain: dict[str, Any] = {
-        "schema_version": 1,
+        "schema_version": 2,
         "seeds": {"sampling": 3, "data": 2, "parameters": 3, "mini_batches": 42},
         "data": {
             "train_sha256": rows_sha256(read_rows(tiny_train)),
@@ -66,6 +66,7 @@ def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Re
             "shuffles": True,
             "first_permutation": 2,
             "prompts_per_step": 2,
+            "prompts_per_draw": 2,
         },
         "policy": {
             "weights_sha256": weights_sha256(tiny_model),
@@ -96,17 +97,31 @@ def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Re
             "top_p": 1.0,
             "top_k": 0,
         },
-        "reward": {"scorer": "last_number", "arguments": {}},
-        "advantage": {"estimator": "grpo", "divides_by_std": True},
+        "group_filter": None,
+        "reward": {
+            "scorer": "last_number",
+            "arguments": {},
+            "function": None,
+            "model": None,
+            "overlong_penalty": None,
+        },
+        "kl_reward": None,
+        "rollout_correction": None,
+        "advantage": {
+            "estimator": "grpo",
+            "divides_by_std": True,
+            "gamma": None,
+            "gae_lambda": None,
+        },
         "policy_loss": {
             "name": "vanilla",
-            "clip_low": 0.2,
-            "clip_high": 0.2,
-            "dual_clip": 3.0,
+            "arguments": {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": 3.0},
             "aggregation": {"mode": "token-mean", "horizon": None},
             "entropy_coefficient": 0.01,
         },
         "kl_loss": {"estimator": "k3", "coefficient": 0.1},
+        "distillation": None,
+        "critic": None,
         "optimizer": {
             "name": "adamw",
             "learning_rate": 0.02,

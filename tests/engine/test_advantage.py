@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from miniverl.engine.advantage import ADVANTAGES, grpo
+from miniverl.engine.advantage import ADVANTAGES, Outcomes, grpo
+from miniverl.engine.recipe import Advantage
 
 
 def advantages(rewards: list[float], groups: list[int], *, divide_by_std: bool) -> list[float]:
@@ -54,5 +55,14 @@ def test_the_rewards_are_left_as_they_are():
     assert rewards_N.tolist() == [1.0, 0.0]
 
 
-def test_the_recipe_finds_it_by_name():
-    assert ADVANTAGES["grpo"] is grpo
+def test_the_recipe_finds_it_by_name_and_gives_it_to_every_response_token():
+    outcomes = Outcomes(
+        token_rewards_NR=torch.tensor([[0.0, 3.0], [1.0, 0.0]]),
+        mask_NR=torch.tensor([[True, True], [True, False]]),
+        groups_N=torch.tensor([4, 4]),
+        values_NR=None,
+    )
+    wanted = Advantage(estimator="grpo", divides_by_std=False, gamma=None, gae_lambda=None)
+    estimate = ADVANTAGES["grpo"](outcomes, wanted)
+    assert estimate.advantages_NR.tolist() == [[1.0, 1.0], [-1.0, 0.0]]
+    assert estimate.returns_NR is None

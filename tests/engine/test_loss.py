@@ -16,6 +16,7 @@ from miniverl.engine.recipe import AggregationMode, KlEstimator
 
 UPSTREAM = json.loads((Path(__file__).parents[1] / "data" / "upstream_v0.9.0.json").read_text())
 MODES = get_args(AggregationMode)
+INSIDE = torch.ones(1, 1, dtype=torch.bool)
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0}
 
 
@@ -25,7 +26,7 @@ def tensor(values: object) -> torch.Tensor:
 
 def vanilla_at(ratio: float, advantage: float) -> float:
     return loss.vanilla(
-        tensor([[math.log(ratio)]]), tensor([[0.0]]), tensor([[advantage]]), **CLIPS
+        tensor([[math.log(ratio)]]), tensor([[0.0]]), tensor([[advantage]]), INSIDE, **CLIPS
     ).item()
 
 
@@ -47,7 +48,7 @@ def test_the_clipped_surrogate_in_each_of_its_regions(ratio, advantage, expected
 
 def test_the_log_ratio_is_held_within_20():
     assert vanilla_at(math.exp(50), 1.0) == pytest.approx(-1.28)
-    extreme = loss.vanilla(tensor([[-1e30]]), tensor([[0.0]]), tensor([[1.0]]), **CLIPS)
+    extreme = loss.vanilla(tensor([[-1e30]]), tensor([[0.0]]), tensor([[1.0]]), INSIDE, **CLIPS)
     assert extreme.item() == pytest.approx(-math.exp(-20))
 
 
@@ -134,7 +135,7 @@ def test_what_lies_outside_the_mask_never_reaches_the_loss(mode):
         log_probs_BR = torch.where(mask_BR, -tensor(VALUES) / 7, outside).requires_grad_(True)
         advantages_BR = torch.where(mask_BR, tensor(VALUES) - 3, outside)
         old_BR = torch.where(mask_BR, -tensor(VALUES) / 8, outside)
-        values_BR = loss.vanilla(log_probs_BR, old_BR, advantages_BR, **CLIPS)
+        values_BR = loss.vanilla(log_probs_BR, old_BR, advantages_BR, mask_BR, **CLIPS)
         values_BR = values_BR + loss.kl_estimate(log_probs_BR, old_BR, "k3")
         total = loss.aggregate(
             values_BR, mask_BR, mode=mode, num_tokens=4, num_sequences=3, horizon=8
@@ -174,7 +175,7 @@ def test_micro_batches_add_up_to_the_mini_batch(lengths, cuts, seed, mode, dtype
     def share(rows: slice) -> torch.Tensor:
         width = max(lengths[rows])  # a micro-batch is padded to its own longest response
         parts = [each[rows, :width] for each in (log_probs_BR, old_BR, advantages_BR, mask_BR)]
-        values_BR = loss.vanilla(*parts[:3], **CLIPS) + loss.kl_estimate(*parts[:2], "k3")
+        values_BR = loss.vanilla(*parts, **CLIPS) + loss.kl_estimate(*parts[:2], "k3")
         return loss.aggregate(values_BR, parts[3], **normalisers)
 
     edges = sorted({0, len(lengths), *(cut for cut in cuts if cut < len(lengths))})

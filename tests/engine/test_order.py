@@ -25,6 +25,7 @@ def data(*, prompts_per_step: int, shuffles: bool = True, first_permutation: int
         shuffles=shuffles,
         first_permutation=first_permutation,
         prompts_per_step=prompts_per_step,
+        prompts_per_draw=prompts_per_step,
     )
 
 

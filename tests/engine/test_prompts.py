@@ -70,6 +70,7 @@ def recipe_data(path: Path, **changed: object) -> Data:
         shuffles=False,
         first_permutation=1,
         prompts_per_step=1,
+        prompts_per_draw=1,
     )
     return replace(data, **changed)
 

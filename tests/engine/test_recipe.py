@@ -24,7 +24,7 @@ OUT_OF_RANGE = {
     "rollout.temperature": -1.0,
     "rollout.top_p": 0.0,
     "rollout.top_k": -1,
-    "policy_loss.dual_clip": 1.0,
+    "policy_loss.arguments.dual_clip": 1.0,
     "optimizer.betas.0": 1.0,
     "optimizer.epsilon": 0.0,
     "update.prompts_per_mini_batch": 0,
@@ -32,7 +32,7 @@ OUT_OF_RANGE = {
     "steps.num_steps": 0,
     "steps.checkpoint_every": -1,
     "steps.keep_checkpoints": 0,
-    "schema_version": 2,
+    "schema_version": 3,
 }
 
 

@@ -316,9 +316,9 @@ def test_rewards_and_advantages_belong_together(straight: Path) -> None:
             if row["step"] == step:
                 groups.setdefault(row["prompt_id"], []).append(row)
         for group in groups.values():
-            assert sum(row["advantage"] for row in group) == pytest.approx(0.0, abs=1e-5)
+            assert sum(row["advantages"][0] for row in group) == pytest.approx(0.0, abs=1e-5)
             rewarded = [row["reward"] == 1.0 for row in group]
-            above = [row["advantage"] > 0 for row in group]
+            above = [row["advantages"][0] > 0 for row in group]
             assert above == (rewarded if len(set(rewarded)) == 2 else [False] * len(group))
 
 

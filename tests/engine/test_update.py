@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model, load_policy
+from miniverl.engine.policy_update import policy_objective
 from miniverl.engine.recipe import Aggregation, KlLoss, Recipe
 from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
-from miniverl.engine.update import Experience, adamw, mini_batch_indices, update
+from miniverl.engine.update import Plan, adamw, mini_batch_indices, update
 
 
 def _experiences(model: Model, recipe: Recipe) -> list[Experience]:
@@ -42,9 +45,15 @@ def _experiences(model: Model, recipe: Recipe) -> list[Experience]:
     return [
         Experience(
             trajectory=each,
-            advantage=[1.0, -1.0, 0.5, -0.5, 2.0, 0.0][index],
-            old_log_probs=log_probs + 0.3 * torch.randn(log_probs.shape, generator=generator),
-            reference_log_probs=log_probs + 0.3 * torch.randn(log_probs.shape, generator=generator),
+            is_trained_R=torch.ones(len(log_probs), dtype=torch.bool),
+            advantages_R=torch.full_like(log_probs, [1.0, -1.0, 0.5, -0.5, 2.0, 0.0][index]),
+            importance_weights_R=None,
+            values_R=None,
+            returns_R=None,
+            teacher=None,
+            old_log_probs_R=log_probs + 0.3 * torch.randn(log_probs.shape, generator=generator),
+            reference_log_probs_R=log_probs
+            + 0.3 * torch.randn(log_probs.shape, generator=generator),
         )
         for index, (each, log_probs) in enumerate(zip(trajectories, scores.log_probs, strict=True))
     ]
@@ -59,12 +68,32 @@ def _policy(folder: Path, recipe: Recipe) -> Model:
     return policy
 
 
+def _update(
+    policy: Model,
+    optimizer: torch.optim.Optimizer,
+    experiences: Sequence[Experience],
+    recipe: Recipe,
+    learning_rate: float = 0.001,
+) -> dict[str, float]:
+    return update(
+        policy.trained(),
+        optimizer,
+        experiences,
+        Plan.of(
+            recipe.update,
+            recipe.rollout.samples_per_prompt,
+            recipe.seeds.mini_batches,
+            recipe.optimizer,
+        ),
+        partial(policy_objective, policy, recipe),
+        learning_rate=learning_rate,
+    )
+
+
 def _updated(folder: Path, recipe: Recipe) -> tuple[dict[str, Tensor], dict[str, float]]:
     policy = _policy(folder, recipe)
     experiences = _experiences(policy, recipe)
-    numbers = update(
-        policy, adamw(policy, recipe.optimizer), experiences, recipe, learning_rate=0.001
-    )
+    numbers = _update(policy, adamw(policy.trained(), recipe.optimizer), experiences, recipe)
     return {name: each.detach() for name, each in policy.trained().items()}, numbers
 
 
@@ -76,8 +105,9 @@ def _plain_step(
     Without the bounds on log-ratios (20) and on k3 (10), which these numbers stay far from.
     """
     assert recipe.kl_loss is not None
-    num_tokens = sum(len(each.old_log_probs) for each in members)
+    num_tokens = sum(len(each.old_log_probs_R) for each in members)
     num_sequences = recipe.update.prompts_per_mini_batch * recipe.rollout.samples_per_prompt
+    clips = recipe.policy_loss.arguments
     total = torch.zeros(())
     for each in members:
         tokens_1T = torch.tensor([each.trajectory.prompt_tokens + each.trajectory.response_tokens])
@@ -85,16 +115,16 @@ def _plain_step(
         all_R = logits_TV[len(each.trajectory.prompt_tokens) - 1 : -1].log_softmax(-1)
         entropy_R = -(all_R.exp() * all_R).sum(-1)
         log_probs_R = all_R[torch.arange(len(all_R)), list(each.trajectory.response_tokens)]
-        ratio_R = (log_probs_R - each.old_log_probs).exp()
+        advantage = float(each.advantages_R[0])
+        ratio_R = (log_probs_R - each.old_log_probs_R).exp()
         losses_R = torch.maximum(
-            -each.advantage * ratio_R,
-            -each.advantage
-            * ratio_R.clamp(1 - recipe.policy_loss.clip_low, 1 + recipe.policy_loss.clip_high),
+            -advantage * ratio_R,
+            -advantage * ratio_R.clamp(1 - clips["clip_low"], 1 + clips["clip_high"]),
         )
-        if each.advantage < 0:
-            losses_R = losses_R.clamp(max=-each.advantage * recipe.policy_loss.dual_clip)
-        assert each.reference_log_probs is not None
-        towards_R = each.reference_log_probs - log_probs_R
+        if advantage < 0:
+            losses_R = losses_R.clamp(max=-advantage * clips["dual_clip"])
+        assert each.reference_log_probs_R is not None
+        towards_R = each.reference_log_probs_R - log_probs_R
         losses_R = losses_R - recipe.policy_loss.entropy_coefficient * entropy_R
         losses_R = losses_R + recipe.kl_loss.coefficient * (towards_R.exp() - towards_R - 1)
         if recipe.policy_loss.aggregation.mode == "token-mean":
@@ -133,7 +163,7 @@ def test_a_step_is_that_of_a_second_implementation(
     ours, _ = _updated(tiny_model, recipe)
     policy = _policy(tiny_model, recipe)
     experiences = _experiences(policy, recipe)
-    optimizer = adamw(policy, replace(recipe.optimizer, learning_rate=0.001))
+    optimizer = adamw(policy.trained(), replace(recipe.optimizer, learning_rate=0.001))
     for members in mini_batch_indices(6, 3, epochs=2, shuffle_seed=42):
         _plain_step(policy, optimizer, [experiences[index] for index in members], recipe)
     before = _policy(tiny_model, recipe).trained()
@@ -158,7 +188,7 @@ def test_micro_batches_change_a_step_by_rounding_only(
             each.data.copy_(start[name])
         cut = replace(recipe, update=replace(recipe.update, micro_batch_tokens=budget))
         descent = torch.optim.SGD(policy.trained().values(), lr=1.0)
-        numbers = update(policy, descent, experiences, cut, learning_rate=1.0)
+        numbers = _update(policy, descent, experiences, cut, 1.0)
         moved.append([each.detach().clone() for each in policy.trained().values()])
         assert numbers["optimizer_steps"] == 1
     for other in moved[:-1]:
@@ -178,7 +208,7 @@ def test_on_policy_the_loss_is_minus_the_mean_advantage(
     )
     policy = _policy(tiny_model, recipe)
     experiences = [
-        replace(each, old_log_probs=log_probs, reference_log_probs=log_probs + 0.5)
+        replace(each, old_log_probs_R=log_probs, reference_log_probs_R=log_probs + 0.5)
         for each, log_probs in zip(
             _experiences(policy, recipe),
             score(
@@ -191,9 +221,7 @@ def test_on_policy_the_loss_is_minus_the_mean_advantage(
             strict=True,
         )
     ]
-    numbers = update(
-        policy, adamw(policy, recipe.optimizer), experiences, recipe, learning_rate=0.01
-    )
+    numbers = _update(policy, adamw(policy.trained(), recipe.optimizer), experiences, recipe, 0.01)
     weighted = 1 * 1.0 + 2 * -1.0 + 3 * 0.5 + 4 * -0.5 + 5 * 2.0 + 6 * 0.0  # 8.5 over 21 tokens
     assert numbers["policy_loss"] == pytest.approx(-weighted / 21, abs=1e-6)
     assert numbers["kl_loss"] == pytest.approx(0.5 * 0.5**2, abs=1e-6)
@@ -207,8 +235,8 @@ def test_at_learning_rate_zero_the_moments_move_and_no_weight_does(
     recipe = replace(tiny_recipe, kl_loss=None)
     policy = _policy(tiny_model, recipe)
     before = {name: each.detach().clone() for name, each in policy.trained().items()}
-    optimizer = adamw(policy, recipe.optimizer)
-    numbers = update(policy, optimizer, _experiences(policy, recipe), recipe, learning_rate=0.0)
+    optimizer = adamw(policy.trained(), recipe.optimizer)
+    numbers = _update(policy, optimizer, _experiences(policy, recipe), recipe, 0.0)
     assert all(torch.equal(each, before[name]) for name, each in policy.trained().items())
     assert {int(state["step"]) for state in optimizer.state.values()} == {4}
     assert (numbers["optimizer_steps"], numbers["skipped_steps"]) == (4, 0)
@@ -220,10 +248,12 @@ def test_a_gradient_that_is_not_finite_skips_its_step_and_is_counted(
 ) -> None:
     policy = _policy(tiny_model, tiny_recipe)
     experiences = _experiences(policy, tiny_recipe)
-    experiences[0] = replace(experiences[0], advantage=math.inf)
+    experiences[0] = replace(
+        experiences[0], advantages_R=torch.full_like(experiences[0].advantages_R, math.inf)
+    )
     once = replace(tiny_recipe, update=replace(tiny_recipe.update, epochs=1, shuffles=False))
-    optimizer = adamw(policy, once.optimizer)
-    numbers = update(policy, optimizer, experiences, once, learning_rate=0.01)
+    optimizer = adamw(policy.trained(), once.optimizer)
+    numbers = _update(policy, optimizer, experiences, once, 0.01)
     assert (numbers["optimizer_steps"], numbers["skipped_steps"]) == (1, 1)
     assert all(each.isfinite().all() for each in policy.trained().values())
     assert {int(state["step"]) for state in optimizer.state.values()} == {1}
@@ -236,7 +266,7 @@ def test_weight_decay_reaches_norms_and_embeddings(tiny_model: Path, tiny_recipe
         optimizer=replace(tiny_recipe.optimizer, weight_decay=0.5),
     )
     policy = _policy(tiny_model, recipe)
-    (group,) = adamw(policy, recipe.optimizer).param_groups
+    (group,) = adamw(policy.trained(), recipe.optimizer).param_groups
     assert group["weight_decay"] == 0.5
     assert len(group["params"]) == len(policy.trained())
 

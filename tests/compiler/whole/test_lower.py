@@ -47,7 +47,9 @@ def test_bound_the_official_launch_becomes_a_recipe(compiled):
     assert recipe.policy.weights_sha256 == "a" * 64
     assert recipe.policy.lora is None
     assert recipe.rollout.samples_per_prompt == 5
-    assert recipe.advantage == recipes.Advantage(estimator="grpo", divides_by_std=True)
+    assert recipe.advantage == recipes.Advantage(
+        estimator="grpo", divides_by_std=True, gamma=None, gae_lambda=None
+    )
     assert recipe.kl_loss == recipes.KlLoss(estimator="k3", coefficient=0.001)
     assert recipe.optimizer.learning_rate == 1e-6
     assert recipe.update.prompts_per_mini_batch == 256

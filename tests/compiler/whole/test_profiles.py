@@ -8,11 +8,11 @@ from miniverl.compiler.profiles import DEFAULTS, FOREIGN, PROFILES, called, name
 from miniverl.engine.problem import WrongCall
 
 FROZEN = {
-    "verl-rl-v0.9-single-gpu-v1": "d3667c37fa653cc6969004c4900a09cd9c0c261e8f29ff49f5b9a089f0f401ae",
-    "verl-rl-v0.9-single-gpu-v2": "8c43b4f5462aacb566cbf76a5cbd7f3d1ca8fee668ae5343435e7ce6e62cf7a9",
-    "verl-rl-v0.9-single-gpu-v3": "86d53e0ab2f71fa0d2e2d23656612802183874704c7767d2c5c1f572cdd9cfaa",
-    "verl-rl-v0.9-single-gpu-v4": "9d2a2d17c34f3fb51b1934df9951ed1d9ae60477e0e48abfe7ae9575326e0c81",
-    "verl-rl-v0.9-single-gpu-v5": "0c8192532433a80b06cf9a9ebc3363db44726139806e3be91553df87d6c86ae6",
+    "verl-rl-v0.9-single-gpu-v1": "30392c7f5a85f8378c4e0d5f9b2522be88587e69b55008aa1ead0585c72fe36c",
+    "verl-rl-v0.9-single-gpu-v2": "95a8a6c284648be3ce114ebdd61e5067f603857fc8c46b98aae1390941f80bfc",
+    "verl-rl-v0.9-single-gpu-v3": "a6f843f19a9162d3a14d428d852396924375be41c2384e43412ffc8a028d9ce5",
+    "verl-rl-v0.9-single-gpu-v4": "3cff0c0f6953e4cf690604afbf656666d923148c5a7df522710877970ba9e982",
+    "verl-rl-v0.9-single-gpu-v5": "27aaeee19c87fb6e0ef0438d449e0d4efd0573e76a134be9c2f3876e5ad96797",
 }
 
 
