@@ -110,6 +110,9 @@ def explain(field: str, profile: str | None, as_json: bool) -> Exit:
 @click.option("--model", type=FOLDER, help="The model, in place of the bindings'.")
 @click.option("--train", type=FILE, help="The training rows, in place of the bindings'.")
 @click.option("--validation", type=FILE, help="The validation rows, in place of the bindings'.")
+@click.option(
+    "--bind", multiple=True, metavar="NAME=PATH", help="Another input: critic, teacher, ..."
+)
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Unset: a card if there is one.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.")
@@ -121,6 +124,7 @@ def run(
     model: Path | None,
     train: Path | None,
     validation: Path | None,
+    bind: tuple[str, ...],
     resume: bool,
     device: str | None,
     threads: int | None,
@@ -132,7 +136,7 @@ def run(
         recipe,
         out,
         bindings=bindings,
-        given={"model": model, "train": train, "validation": validation},
+        given=_inputs({"model": model, "train": train, "validation": validation}, bind),
         resume=resume,
         device=device,
         threads=threads,
@@ -141,6 +145,15 @@ def run(
     if ended.exit is not Exit.DONE:
         say(f"{ended.sentence} The run folder is {os.path.relpath(out)}.")
     return ended.exit
+
+
+def _inputs(options: Mapping[str, Path | None], bind: tuple[str, ...]) -> dict[str, Path]:
+    """The inputs that the call names, by an option of their own or by --bind."""
+    given = {name: path for name, path in options.items() if path is not None}
+    wrong = [text for text in bind if not all(text.partition("="))]
+    if wrong:
+        raise click.UsageError(f"--bind takes NAME=PATH, and got {', '.join(wrong)}")
+    return given | {name: Path(path) for name, _, path in (text.partition("=") for text in bind)}
 
 
 def _require_no_bindings(bind: tuple[str, ...], profile: str | None) -> None:

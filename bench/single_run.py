@@ -17,6 +17,7 @@ from miniverl.engine.recipe import Recipe
 from miniverl.engine.strict import strict_json
 
 _WITHOUT_LIMITS = Limits(seconds=math.inf, held_bytes={}, disk_bytes=1 << 62)
+_OPTIONS = ("model", "train", "validation")  # inputs with an option of their own
 _NEW = "Choose another folder"
 _EXITS = {
     "wrong_call": Exit.WRONG_CALL,
@@ -37,7 +38,7 @@ def run(
     out: Path,
     *,
     bindings: Path | None,
-    given: Mapping[str, Path | None],
+    given: Mapping[str, Path],
     resume: bool,
     device: str | None,
     threads: int | None,
@@ -100,21 +101,25 @@ def _text(path: Path, field: str, fix: str) -> str:
 
 
 def _paths(
-    recipe: Recipe, recipe_path: Path, bindings: Path | None, given: Mapping[str, Path | None]
-) -> dict[str, str | None]:
-    """Model, train and validation as absolute paths, each of them there."""
+    recipe: Recipe, recipe_path: Path, bindings: Path | None, given: Mapping[str, Path]
+) -> dict[str, str]:
+    """Every input of the recipe as an absolute path, each of them there."""
     stated = _bindings(bindings, recipe_path.with_name("bindings.json"))
-    wanted = ["model", "train", *(["validation"] if recipe.validation is not None else [])]
-    paths: dict[str, str | None] = {"validation": None}
-    problems = []
-    for name in wanted:
+    paths: dict[str, str] = {}
+    problems = [
+        _problem(name, str(given[name]), "the recipe has no such input", f"Leave out {name}")
+        for name in given
+        if name not in recipe.inputs and name != "validation"
+    ]
+    for name in recipe.inputs:
         text = stated.get(name)
-        path = given[name] or (None if text is None else Path(text))
+        path = given.get(name) or (None if text is None else Path(text))
+        fix = f"Give --{name}" if name in _OPTIONS else f"Give --bind {name}=PATH"
         if path is None:
             reason = "the recipe needs it, and nothing says where it is"
-            problems.append(_problem(name, None, reason, f"Give --{name}, or --bindings"))
+            problems.append(_problem(name, None, reason, f"{fix}, or --bindings"))
         elif not path.exists():
-            problems.append(_problem(name, str(path), "it is not there", f"Give --{name}"))
+            problems.append(_problem(name, str(path), "it is not there", fix))
         else:
             paths[name] = str(path.resolve())
     if problems:
@@ -180,7 +185,7 @@ def _require_same(recipe: Recipe, out: Path) -> None:
         raise WrongCall([_problem("recipe", recipe.sha256, reason, fix)])
 
 
-def _write_inputs(recipe: Recipe, paths: Mapping[str, str | None], out: Path) -> None:
+def _write_inputs(recipe: Recipe, paths: Mapping[str, str], out: Path) -> None:
     write_text(out / "recipe.json", recipes.dumps(recipe))
     write_json(out / "bindings.json", paths)
 

@@ -73,14 +73,10 @@ def _run(call: argparse.Namespace) -> None:
         _cap_pool(call.device, call.pool_bytes)
     recipe_path: Path = call.folder / "recipe.json"
     bindings = json.loads((call.folder / "bindings.json").read_text("utf-8"))
-    validation = bindings["validation"]
+    recipe = recipes.loads(recipe_path.read_text("utf-8"), str(recipe_path))
     loop.run(
-        recipes.loads(recipe_path.read_text("utf-8"), str(recipe_path)),
-        loop.Inputs(
-            model=Path(bindings["model"]),
-            train=Path(bindings["train"]),
-            validation=None if validation is None else Path(validation),
-        ),
+        recipe,
+        loop.Inputs.of(recipe, {name: Path(bindings[name]) for name in recipe.inputs}),
         call.folder,
         device=call.device,
         threads=call.threads,

@@ -37,6 +37,16 @@ class WorkloadBindings:
     validation: str | None
     reward: str
     compute_dtype: Dtype
+    critic: str | None = None
+    reward_model: str | None = None
+    teacher: str | None = None
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The pin of each model, by the role that it is bound to."""
+        others = {"critic": self.critic, "reward_model": self.reward_model, "teacher": self.teacher}
+        named = {role: pin for role, pin in others.items() if pin is not None}
+        return {"model": self.model, **named}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +87,7 @@ class Workload:
     def pins(self) -> tuple[str, ...]:
         """The names of all inputs to fetch, upstream's config tree not among them."""
         rows = {reference.partition("/")[0] for reference in self._rows()}
-        return (self.bindings.model, *sorted(rows))
+        return (*dict.fromkeys(self.bindings.models.values()), *sorted(rows))
 
     @property
     def num_steps(self) -> int:
@@ -148,7 +158,7 @@ def compile_arguments(
         source=f"launch:{chosen.launch}",
         overrides=tuple(sources.Override(text, f"{where} {chosen.name}") for text, where in stated),
         bindings=(
-            f"model={folders[bound.model]}",
+            *(f"{role}={folders[pin]}" for role, pin in bound.models.items()),
             f"train={_parquet(bound.train, folders)}",
             f"validation={validation}",
             f"reward={bound.reward}",
@@ -186,9 +196,9 @@ def _wrong_overrides(read: Workload) -> Iterable[Wrong]:
 
 
 def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
-    model = pins().get(read.bindings.model)
-    if not isinstance(model, GgufPin | HubPin):
-        yield "workload.bindings.model", read.bindings.model, "there is no such model pin"
+    for role, pin in read.bindings.models.items():
+        if not isinstance(pins().get(pin), GgufPin | HubPin):
+            yield f"workload.bindings.{role}", pin, "there is no such model pin"
     for field, rows in (("train", read.bindings.train), ("validation", read.bindings.validation)):
         if rows is not None:
             name, _, split = rows.partition("/")

@@ -1,6 +1,6 @@
 """The inputs of a run: where they are, and what is read from them before the weights are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,29 @@ _NO_VALIDATION_DATA = Problem(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """Where the inputs are whose content the recipe names."""
+    """Where the inputs are whose content the recipe names; `teachers` in the recipe's order."""
 
     model: Path
     train: Path
-    validation: Path | None
+    validation: Path | None = None
+    critic: Path | None = None
+    reward_model: Path | None = None
+    reward_function: Path | None = None
+    teachers: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, recipe: Recipe, paths: Mapping[str, Path]) -> "Inputs":
+        """From paths by the names of `recipe.inputs`, every one of them there."""
+        teachers = () if recipe.distillation is None else recipe.distillation.teachers
+        return cls(
+            model=paths["model"],
+            train=paths["train"],
+            validation=paths.get("validation"),
+            critic=paths.get("critic"),
+            reward_model=paths.get("reward_model"),
+            reward_function=paths.get("reward_function"),
+            teachers=tuple(paths[teacher.input] for teacher in teachers),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

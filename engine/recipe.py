@@ -326,6 +326,11 @@ class Teacher:
     weights_sha256: str
     dtype: Dtype
 
+    @property
+    def input(self) -> str:
+        """Its name among the recipe's inputs."""
+        return "teacher" if self.key is None else f"teacher.{self.key}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distillation:
@@ -375,6 +380,21 @@ class Recipe:
     learning_rate_schedule: LearningRateSchedule
     update: Update
     steps: Steps
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the files and folders whose content a run of it needs."""
+        teachers = () if self.distillation is None else self.distillation.teachers
+        wanted = {
+            "model": True,
+            "train": True,
+            "validation": self.validation is not None,
+            "critic": self.critic is not None,
+            "reward_model": self.reward.model is not None,
+            "reward_function": self.reward.function is not None,
+            **{teacher.input: True for teacher in teachers},
+        }
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
     @property
     def sha256(self) -> str:
