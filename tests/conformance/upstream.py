@@ -2,40 +2,16 @@
 
     python tests/conformance/upstream.py UNPACKED_WHEEL > tests/data/upstream_v0.9.0.json
 
-A program of its own: it puts stand-ins for packages that upstream imports but these functions do not use
-(ray, transformers, ...) into its own process, where they can mislead nobody else.
+Programs like it, each of one topic, are beside it; standins.py says how they get at upstream.
 """
 
-import importlib.abc
-import importlib.machinery
-import json
-import os
-import sys
-import types
-import warnings
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from standins import with_upstream
 from torch import Tensor
-
-STANDINS = frozenset(
-    [
-        "PIL",
-        "accelerate",
-        "cachetools",
-        "codetiming",
-        "datasets",
-        "pandas",
-        "peft",
-        "qwen_vl_utils",
-        "ray",
-        "torchdata",
-        "transfer_queue",
-        "transformers",
-    ]
-)
 
 # Six responses of up to five tokens; the first has a token that the policy did not write.
 MASK = [
@@ -71,46 +47,6 @@ SCHEDULES = (
     {"kind": "cosine", "warmup_steps": 10, "min_ratio": 0.0, "num_cycles": 0.5},
 )
 TOTAL_STEPS = 10
-
-
-class StandIn(type):
-    """A class that any attribute, subscript, base-class or decorator use of an absent package gets."""
-
-    def __getattr__(cls, name: str) -> "StandIn":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn(name, (), {})
-
-    def __getitem__(cls, _: object) -> "StandIn":
-        return cls
-
-    def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        decorates = len(arguments) == 1 and callable(arguments[0]) and not named
-        return arguments[0] if decorates else lambda decorated: decorated
-
-
-class StandInModule(types.ModuleType):
-    def __getattr__(self, name: str) -> StandIn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn(name, (), {})
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(
-        self, name: str, path: object = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name.split(".")[0] not in STANDINS:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = StandInModule(spec.name)
-        module.__version__ = "0.0.0"
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
 
 
 def inputs() -> dict[str, Tensor]:
@@ -372,11 +308,4 @@ def observe() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"
-    sys.meta_path.insert(0, Finder())
-    sys.path.insert(0, sys.argv[1])
-    printed, sys.stdout = sys.stdout, sys.stderr  # upstream prints
-    observed = observe()
-    printed.write(json.dumps(observed, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    with_upstream(observe)
