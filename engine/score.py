@@ -4,7 +4,7 @@ The head multiplies response positions only, a few hundred at a time, and the ba
 softmax again: the logits of all response tokens never exist at once.
 
 Axes: R response positions, H hidden, V vocabulary, P response tokens of all rows one after the other,
-C a chunk of them. Scores are those of logits / max(temperature, 1e-8), unfiltered
+C a chunk of them, K other tokens that are scored at each. Scores are those of logits / max(temperature, 1e-8), unfiltered
 (upstream: verl/workers/engine/fsdp/transformer_impl.py, prepare_model_outputs, v0.9.0).
 """
 
@@ -80,10 +80,25 @@ def response_scores(
 
     Without `with_entropy` the second is 0 everywhere.
     """
-    scores: tuple[Tensor, Tensor] = _HeadScores.apply(  # type: ignore[no-untyped-call]
+    none_P0 = packed.targets_P.new_empty(len(packed.targets_P), 0)
+    log_probs_P, entropy_P, _ = response_scores_at(
+        model, packed, none_P0, temperature=temperature, with_entropy=with_entropy
+    )
+    return log_probs_P, entropy_P
+
+
+def response_scores_at(
+    model: Model, packed: Packed, tokens_PK: Tensor, *, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `response_scores` gives, and the log-probs [P, K] of other tokens in the place of each response token.
+
+    The tokens of one place are distinct.
+    """
+    scores: tuple[Tensor, Tensor, Tensor] = _HeadScores.apply(  # type: ignore[no-untyped-call]
         predicting_states(model, packed),
         model.head_VH,
         packed.targets_P,
+        tokens_PK,
         max(temperature, _LOWEST_TEMPERATURE),
         model.compute_dtype,
         with_entropy,
@@ -104,60 +119,71 @@ class _HeadScores(torch.autograd.Function):
         hidden_PH: Tensor,
         head_VH: Tensor,
         targets_P: Tensor,
+        tokens_PK: Tensor,
         temperature: float,
         dtype: torch.dtype,
         with_entropy: bool,
-    ) -> tuple[Tensor, Tensor]:
-        log_normaliser_P = hidden_PH.new_empty(len(hidden_PH), dtype=_at_least_float32(dtype))
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        log_normaliser_P = hidden_PH.new_empty(len(hidden_PH), dtype=at_least_float32(dtype))
         log_probs_P = torch.empty_like(log_normaliser_P)
         entropy_P = torch.zeros_like(log_normaliser_P)
-        for part in _chunks(len(hidden_PH)):
-            logits_CV = _logits(hidden_PH[part], head_VH, temperature, dtype)
+        log_probs_PK = log_normaliser_P.new_empty(tokens_PK.shape)
+        for part in chunks(len(hidden_PH)):
+            logits_CV = chunk_logits(hidden_PH[part], head_VH, temperature, dtype)
             log_normaliser_P[part] = logits_CV.logsumexp(-1)
+            log_normaliser_C1 = log_normaliser_P[part, None]
             chosen_C1 = logits_CV.gather(1, targets_P[part, None])
-            log_probs_P[part] = chosen_C1[:, 0] - log_normaliser_P[part]
+            log_probs_P[part] = (chosen_C1 - log_normaliser_C1)[:, 0]
+            log_probs_PK[part] = logits_CV.gather(1, tokens_PK[part]) - log_normaliser_C1
             if with_entropy:
-                probabilities_CV = (logits_CV - log_normaliser_P[part, None]).exp_()
+                probabilities_CV = (logits_CV - log_normaliser_C1).exp_()
                 expected_C = probabilities_CV.mul_(logits_CV).sum(-1)
                 entropy_P[part] = log_normaliser_P[part] - expected_C
-        ctx.save_for_backward(hidden_PH, head_VH, targets_P, log_normaliser_P, entropy_P)
+        ctx.save_for_backward(hidden_PH, head_VH, targets_P, tokens_PK, log_normaliser_P, entropy_P)
         ctx.temperature, ctx.dtype, ctx.with_entropy = temperature, dtype, with_entropy
-        return log_probs_P, entropy_P
+        return log_probs_P, entropy_P, log_probs_PK
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        by_log_prob_P, by_entropy_P = gradients
-        hidden_PH, head_VH, targets_P, log_normaliser_P, entropy_P = ctx.saved_tensors
+        by_log_prob_P, by_entropy_P, by_log_prob_PK = gradients
+        hidden_PH, head_VH, targets_P, tokens_PK, log_normaliser_P, entropy_P = ctx.saved_tensors
+        by_all_P = by_log_prob_P + by_log_prob_PK.sum(-1)
         by_hidden_PH = torch.empty_like(hidden_PH)
         by_head_VH = torch.zeros_like(head_VH) if ctx.needs_input_grad[1] else None
-        for part in _chunks(len(hidden_PH)):
-            logits_CV = _logits(hidden_PH[part], head_VH, ctx.temperature, ctx.dtype)
+        for part in chunks(len(hidden_PH)):
+            logits_CV = chunk_logits(hidden_PH[part], head_VH, ctx.temperature, ctx.dtype)
             log_p_CV = logits_CV.sub_(log_normaliser_P[part, None])
             by_logits_CV = log_p_CV.exp()
             if ctx.with_entropy:
                 slope_CV = log_p_CV.add_(entropy_P[part, None]).mul_(by_entropy_P[part, None])
-                by_logits_CV.mul_(slope_CV.add_(by_log_prob_P[part, None])).neg_()
+                by_logits_CV.mul_(slope_CV.add_(by_all_P[part, None])).neg_()
             else:
-                by_logits_CV.mul_(-by_log_prob_P[part, None])
+                by_logits_CV.mul_(-by_all_P[part, None])
+            # Not in one: a target may be among the tokens, and repeated indices add up in no fixed order.
             rows_C = torch.arange(len(by_logits_CV), device=by_logits_CV.device)
             by_logits_CV[rows_C, targets_P[part]] += by_log_prob_P[part]
+            by_logits_CV[rows_C[:, None], tokens_PK[part]] += by_log_prob_PK[part]
             by_products_CV = by_logits_CV.div_(ctx.temperature).to(ctx.dtype)
             by_hidden_PH[part] = (by_products_CV @ head_VH.to(ctx.dtype)).to(hidden_PH.dtype)
             if by_head_VH is not None:
                 by_head_VH += by_products_CV.T @ hidden_PH[part].to(ctx.dtype)
-        return by_hidden_PH, by_head_VH, None, None, None, None
+        return by_hidden_PH, by_head_VH, None, None, None, None, None
 
 
-def _logits(hidden_CH: Tensor, head_VH: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+def chunk_logits(
+    hidden_CH: Tensor, head_VH: Tensor, temperature: float, dtype: torch.dtype
+) -> Tensor:
     """Logits / temperature of one chunk, at least in float32."""
     logits_CV = functional.linear(hidden_CH.to(dtype), head_VH.to(dtype))
-    return logits_CV.to(_at_least_float32(dtype)).div_(temperature)
+    return logits_CV.to(at_least_float32(dtype)).div_(temperature)
 
 
-def _chunks(length: int) -> Iterator[slice]:
+def chunks(length: int) -> Iterator[slice]:
+    """Slices of some hundred positions, whose logits exist at once."""
     for start in range(0, length, _CHUNK_POSITIONS):
         yield slice(start, start + _CHUNK_POSITIONS)
 
 
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """In what log-probabilities are computed and kept, where products are in `dtype`."""
     return torch.promote_types(dtype, torch.float32)

@@ -81,25 +81,53 @@ def test_scores_and_gradients_are_those_of_log_softmax(
 
 
 @pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("num_tokens", [0, 3])
 @pytest.mark.parametrize("with_entropy", [True, False])
-def test_the_head_alone_is_exact_in_float64(with_entropy: bool) -> None:
+def test_the_head_alone_is_exact_in_float64(with_entropy: bool, num_tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden_PH = torch.randn(9, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     head_VH = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     targets_P = torch.randint(11, (9,), generator=generator)
+    tokens_PK = torch.rand(9, 11, generator=generator).argsort(-1)[:, :num_tokens]
+    if num_tokens:
+        tokens_PK[0], targets_P[0] = torch.tensor([4, 2, 9]), 2  # the target is one of the tokens
 
-    def both(hidden_PH: Tensor, head_VH: Tensor) -> tuple[Tensor, Tensor]:
-        pair: tuple[Tensor, Tensor] = scores._HeadScores.apply(  # type: ignore[no-untyped-call]
-            hidden_PH, head_VH, targets_P, 0.7, torch.float64, with_entropy
+    def all_three(hidden_PH: Tensor, head_VH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found: tuple[Tensor, Tensor, Tensor] = scores._HeadScores.apply(  # type: ignore[no-untyped-call]
+            hidden_PH, head_VH, targets_P, tokens_PK, 0.7, torch.float64, with_entropy
         )
-        return pair
+        return found
 
     log_probs_PV = (hidden_PH @ head_VH.T / 0.7).log_softmax(-1)
-    log_probs_P, entropy_P = both(hidden_PH, head_VH)
+    log_probs_P, entropy_P, log_probs_PK = all_three(hidden_PH, head_VH)
     torch.testing.assert_close(log_probs_P, log_probs_PV.gather(1, targets_P[:, None])[:, 0])
+    torch.testing.assert_close(log_probs_PK, log_probs_PV.gather(1, tokens_PK))
     expected_P = -(log_probs_PV.exp() * log_probs_PV).sum(-1)
     torch.testing.assert_close(entropy_P, expected_P if with_entropy else torch.zeros(9).double())
-    assert torch.autograd.gradcheck(both, (hidden_PH, head_VH))
+    assert torch.autograd.gradcheck(all_three, (hidden_PH, head_VH))
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_log_probs_of_other_tokens_and_their_gradients_are_those_of_plain_autograd() -> None:
+    generator = torch.Generator().manual_seed(1)
+    hidden_PH = torch.randn(9, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    head_VH = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    targets_P = torch.randint(11, (9,), generator=generator)
+    tokens_PK = torch.rand(9, 11, generator=generator).argsort(-1)[:, :4]
+    weights_PK = torch.randn(9, 4, dtype=torch.float64, generator=generator)
+    _, _, ours_PK = scores._HeadScores.apply(  # type: ignore[no-untyped-call]
+        hidden_PH, head_VH, targets_P, tokens_PK, 1.3, torch.float64, False
+    )
+    plain_PK = (hidden_PH @ head_VH.T / 1.3).log_softmax(-1).gather(1, tokens_PK)
+    results = [
+        [
+            values_PK,
+            *torch.autograd.grad((weights_PK * values_PK.exp()).sum(), (hidden_PH, head_VH)),
+        ]
+        for values_PK in (ours_PK, plain_PK)
+    ]
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-12, rtol=1e-12)
 
 
 def test_a_score_is_one_tensor_for_each_response(tiny_policy: Model) -> None:
