@@ -80,7 +80,10 @@ def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
         "profile": report["profile"],
         "profile_identity": dict(report["profile_identity"]),
         "verl": {**report["source_verl"], "distributed_execution_tested": False},
-        "models": {"policy": _model(plan.workload.bindings.model)},
+        "models": {
+            "policy" if role == "model" else role: _model(name)
+            for role, name in plan.workload.bindings.models.items()
+        },
         "inputs": [entry.input_of(name) for name in input_pins(plan.workload, report)],
         "recipe": {
             "compiled": recipes.to_dict(plan.recipe),

@@ -15,13 +15,13 @@ Json = Mapping[str, Any]
 
 GIB = 1 << 30
 # A phase's published name, where it is not its own.
-PUBLISHED_NAMES = {"update": "actor_update"}
+PUBLISHED_NAMES = {"update": "actor_update", "score_teacher": "teacher_scoring"}
 # Phase -> the published name of the rate at which it handles response tokens.
 RATES = {
     "rollout": "rollout_tokens_per_second",
     "score_old": "old_scored_positions_per_second",
     "score_reference": "reference_scored_positions_per_second",
-    "teacher_scoring": "teacher_scored_positions_per_second",
+    "score_teacher": "teacher_scored_positions_per_second",
     "update": "update_positions_per_second",
 }
 COLD_START_PARTS = (
@@ -97,7 +97,7 @@ def _first_times(launch: Json) -> dict[str, Any]:
         rollout,
         update,
     )
-    teacher = _first_end(steps, "teacher_scoring")
+    teacher = _first_end(steps, "score_teacher")
     return {
         "cold_startup_seconds": loaded,
         "cold_start": _parts(marks),

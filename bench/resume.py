@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 # In the order of the run, so that the first difference is the one nearest to its cause.
-LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
-EXPORTS = ("adapter", "model")  # a run leaves one of them
+LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl", "teacher_targets.jsonl")
+_LOGS_OF_ALL = LOGS[:2]  # the others are there where a run validates or has a teacher
+EXPORTS = ("adapter", "model", "critic")  # a run leaves one of the former two
 
 _CHUNK_BYTES = 1 << 20
 
@@ -57,7 +58,7 @@ def compared_files(straight: Path, resumed: Path) -> list[str]:
     """Relative names of every file that either run must share with the other, in the run's order."""
     found: dict[str, None] = {}
     for name in LOGS:
-        if name != "validation.jsonl" or (straight / name).exists() or (resumed / name).exists():
+        if name in _LOGS_OF_ALL or (straight / name).exists() or (resumed / name).exists():
             found[name] = None
     checkpoints = {run: last_checkpoint(run) for run in (straight, resumed)}
     without = [run for run, checkpoint in checkpoints.items() if checkpoint is None]

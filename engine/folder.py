@@ -14,8 +14,8 @@ from miniverl.engine.journal import cut_back
 from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 from miniverl.engine.whole import sweep
 
-LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
-EXPORTS = ("adapter", "model")
+LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl", "teacher_targets.jsonl")
+EXPORTS = ("adapter", "model", "critic")
 
 _DISK = {
     getattr(errno, name)
@@ -94,7 +94,7 @@ def restart(
 
 def is_exported(out: Path) -> bool:
     """Whether the run wrote its result, which is the last thing it does."""
-    return any((out / name).exists() for name in EXPORTS)
+    return any((out / name).exists() for name in ("adapter", "model"))
 
 
 def _move_aside(path: Path, recovery: Path) -> None:
