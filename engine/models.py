@@ -79,6 +79,8 @@ class Tokenizer(prompts.Tokenizer, Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
+    def get_vocab(self) -> dict[str, int]: ...
+
 
 def check_folder(folder: Path) -> None:
     """Raises WrongCall with everything that keeps the folder from being a model we can train.
