@@ -1,0 +1,166 @@
+"""The teachers of a run: which one judges which prompt, and their frozen models.
+
+A teacher must read the student's tokens as the student does: its tokenizer gives every token the same number.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from miniverl.engine import models
+from miniverl.engine.digest import weights_sha256
+from miniverl.engine.experience import TeacherTargets
+from miniverl.engine.models import Model
+from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.recipe import Distillation, Policy, Teacher
+from miniverl.engine.teach import teacher_targets
+from miniverl.engine.trajectory import Prompt, Trajectory
+
+_SHOWN_ROWS = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Teachers:
+    """`models` in the recipe's order; `of_prompt`: prompt_id -> the index of its teacher."""
+
+    recipe: Distillation
+    models: tuple[Model, ...]
+    of_prompt: Mapping[int, int]
+
+    def key(self, trajectory: Trajectory) -> str | None:
+        """The key of the trajectory's teacher."""
+        return self.recipe.teachers[self.of_prompt[trajectory.prompt_id]].key
+
+    def targets(
+        self, trajectories: Sequence[Trajectory], *, micro_batch_tokens: int, num_tokens: int
+    ) -> list[TeacherTargets]:
+        """Each trajectory's targets, by its own teacher. Raises what `teacher_targets` raises."""
+        indices = [self.of_prompt[each.prompt_id] for each in trajectories]
+        found = {
+            index: iter(
+                teacher_targets(
+                    model,
+                    [each for each, its in zip(trajectories, indices, strict=True) if its == index],
+                    micro_batch_tokens=micro_batch_tokens,
+                    top_k=self.recipe.top_k,
+                    num_tokens=num_tokens,
+                )
+            )
+            for index, model in enumerate(self.models)
+        }
+        return [next(found[index]) for index in indices]
+
+
+def routes(prompts: Iterable[Prompt], recipe: Distillation) -> dict[int, int]:
+    """prompt_id -> the index of its teacher: the one whose key its routing field holds.
+
+    The field is `data_source` or one of the row's extra_info; a teacher without a key takes every prompt
+    (upstream: verl/experimental/teacher_loop/teacher_manager.py:99, v0.9.0). Raises WrongCall with every value
+    that no teacher has.
+    """
+    if recipe.teachers[0].key is None:
+        return {each.prompt_id: 0 for each in prompts}
+    indices = {teacher.key: index for index, teacher in enumerate(recipe.teachers)}
+    chosen: dict[int, int] = {}
+    missed: dict[str, list[int]] = {}
+    for each in prompts:
+        value = _routing_value(each, recipe.routing_field)
+        if isinstance(value, str) and value in indices:
+            chosen[each.prompt_id] = indices[value]
+        else:
+            missed.setdefault(repr(value), []).append(each.prompt_id)
+    if missed:
+        raise WrongCall(_no_teacher(value, rows, recipe) for value, rows in missed.items())
+    return chosen
+
+
+def check_teachers(
+    recipe: Distillation, folders: Sequence[Path], student: models.Tokenizer
+) -> None:
+    """Raises WrongCall with every folder that is not the model that the recipe names, or reads other tokens."""
+    problems: list[Problem] = []
+    for teacher, folder in zip(recipe.teachers, folders, strict=True):
+        try:
+            models.check_folder(folder)
+            problems += _weight_problems(teacher, folder)
+            problems += _token_problems(teacher, folder, models.load_tokenizer(folder), student)
+        except WrongCall as error:
+            problems += [replace(each, field=teacher.input) for each in error.problems]
+    if problems:
+        raise WrongCall(problems)
+
+
+def load_teachers(
+    recipe: Distillation, folders: Sequence[Path], of_prompt: Mapping[int, int], device: str
+) -> Teachers:
+    """The teachers in memory. Raises WrongCall for a folder that holds no whole model."""
+    return Teachers(
+        recipe=recipe,
+        models=tuple(
+            _load_frozen(teacher, folder, device)
+            for teacher, folder in zip(recipe.teachers, folders, strict=True)
+        ),
+        of_prompt=of_prompt,
+    )
+
+
+def _load_frozen(teacher: Teacher, folder: Path, device: str) -> Model:
+    """Weights and products in the teacher's type, and nothing to train."""
+    recipe = Policy(
+        weights_sha256=teacher.weights_sha256,
+        parameter_dtype=teacher.dtype,
+        compute_dtype=teacher.dtype,
+        lora=None,
+        checkpoints_activations=False,
+    )
+    model = models.load_policy(recipe, folder, adapter_seed=0, device=device)
+    model.network.requires_grad_(False)
+    return model
+
+
+def _routing_value(prompt: Prompt, field: str) -> object:
+    return prompt.data_source if field == "data_source" else prompt.extra.get(field)
+
+
+def _no_teacher(value: str, rows: Sequence[int], recipe: Distillation) -> Problem:
+    shown = ", ".join(map(str, rows[:_SHOWN_ROWS]))
+    more = f" and {len(rows) - _SHOWN_ROWS} more" if len(rows) > _SHOWN_ROWS else ""
+    keys = ", ".join(str(teacher.key) for teacher in recipe.teachers)
+    return Problem(
+        field=recipe.routing_field,
+        value=value,
+        origin="training data",
+        reason=f"no teacher is for it, and rows {shown}{more} hold it; there are teachers for {keys}",
+        fix="Correct the data, or compile with a teacher for it",
+    )
+
+
+def _weight_problems(teacher: Teacher, folder: Path) -> Iterator[Problem]:
+    found = weights_sha256(folder)
+    if found != teacher.weights_sha256:
+        reason = (
+            f"its weights have the digest {found}, and the recipe was compiled for "
+            f"{teacher.weights_sha256}"
+        )
+        fix = "Bind that model, or compile again with this one"
+        yield _problem(teacher, folder, reason, fix)
+
+
+def _token_problems(
+    teacher: Teacher, folder: Path, its: models.Tokenizer, students: models.Tokenizer
+) -> Iterator[Problem]:
+    """The student's responses reach the teacher as numbers, and must mean the same there."""
+    numbers = its.get_vocab()
+    other = sorted(
+        token for token, number in students.get_vocab().items() if numbers.get(token) != number
+    )
+    if other:
+        shown = ", ".join(map(repr, other[:3]))
+        reason = f"its tokenizer gives {len(other)} of the policy's tokens another number: {shown}"
+        yield _problem(teacher, folder, reason, "Bind a teacher with the policy's tokenizer")
+
+
+def _problem(teacher: Teacher, folder: Path, reason: str, fix: str) -> Problem:
+    return Problem(
+        field=teacher.input, value=str(folder), origin="bindings", reason=reason, fix=fix
+    )
