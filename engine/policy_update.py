@@ -1,19 +1,23 @@
-"""What the policy's update minimises: its loss, less the entropy, plus KL to the reference.
+"""What the policy's update minimises: its loss, less the entropy, plus KL to the reference and to its teachers.
 
 Axes: B sequences of a micro-batch, R response positions, P response tokens of all of them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
+import torch
 from torch import Tensor
 
+from miniverl.engine import distillation
+from miniverl.engine.distillation import Compared, uses_task_rewards
 from miniverl.engine.experience import Experience, padded, present
 from miniverl.engine.forward import pack
 from miniverl.engine.loss import POLICY_LOSSES, kl_estimate, policy_metrics
 from miniverl.engine.models import Model
 from miniverl.engine.recipe import Recipe
-from miniverl.engine.score import response_scores
+from miniverl.engine.score import response_scores, response_scores_at
 from miniverl.engine.update import Normalisers, Objective
 
 
@@ -26,14 +30,7 @@ def policy_objective(policy: Model, recipe: Recipe, members: Sequence[Experience
         return (
             {"loss": _total(parts, recipe)}
             | parts
-            | policy_metrics(
-                batch.log_probs_BR,
-                batch.old_log_probs_BR,
-                batch.advantages_BR,
-                batch.mask_BR,
-                recipe.policy_loss,
-                num_tokens=normalisers.num_tokens,
-            )
+            | _metrics(batch, recipe, normalisers.num_tokens)
         )
 
     return objective
@@ -41,7 +38,7 @@ def policy_objective(policy: Model, recipe: Recipe, members: Sequence[Experience
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Batch:
-    """A micro-batch as the losses see it; only the first two have gradients."""
+    """A micro-batch as the losses see it; only the first two, and the student's, have gradients."""
 
     log_probs_BR: Tensor
     entropy_BR: Tensor
@@ -50,22 +47,33 @@ class _Batch:
     advantages_BR: Tensor
     reference_log_probs_BR: Tensor | None
     importance_weights_BR: Tensor | None
+    compared: Compared | None
 
 
 def _scored(policy: Model, recipe: Recipe, rows: Sequence[Experience]) -> _Batch:
     packed = pack([each.trajectory for each in rows], policy.device)
-    log_probs_P, entropy_P = response_scores(
-        policy,
-        packed,
-        temperature=recipe.rollout.temperature,
-        with_entropy=recipe.policy_loss.entropy_coefficient != 0,
-    )
+    with_entropy = uses_task_rewards(recipe) and recipe.policy_loss.entropy_coefficient != 0
+    temperature = recipe.rollout.temperature
+    if recipe.distillation is None:
+        log_probs_P, entropy_P = response_scores(
+            policy, packed, temperature=temperature, with_entropy=with_entropy
+        )
+        top_log_probs_PK = None
+    else:
+        log_probs_P, entropy_P, top_log_probs_PK = response_scores_at(
+            policy,
+            packed,
+            distillation.teacher_tokens(rows, policy.device),
+            temperature=temperature,
+            with_entropy=with_entropy,
+        )
 
     def gathered(tensors: Sequence[Tensor]) -> Tensor:
         return padded(tensors, policy.device)
 
+    log_probs_BR = gathered(log_probs_P.split(packed.response_lengths))
     return _Batch(
-        log_probs_BR=gathered(log_probs_P.split(packed.response_lengths)),
+        log_probs_BR=log_probs_BR,
         entropy_BR=gathered(entropy_P.split(packed.response_lengths)),
         mask_BR=gathered([each.is_trained_R for each in rows]),
         old_log_probs_BR=gathered([each.old_log_probs_R for each in rows]),
@@ -76,11 +84,32 @@ def _scored(policy: Model, recipe: Recipe, rows: Sequence[Experience]) -> _Batch
         importance_weights_BR=None
         if rows[0].importance_weights_R is None
         else gathered(present([each.importance_weights_R for each in rows])),
+        compared=None
+        if top_log_probs_PK is None
+        else distillation.compared(rows, log_probs_BR, top_log_probs_PK),
     )
 
 
 def _parts(batch: _Batch, recipe: Recipe, normalisers: Normalisers) -> dict[str, Tensor]:
-    """Each term of the loss, aggregated; the entropy and the KL only where they are part of it."""
+    """Each term of the loss, aggregated."""
+    parts = _task_parts(batch, recipe, normalisers) if uses_task_rewards(recipe) else {}
+    if recipe.distillation is not None:
+        assert batch.compared is not None
+        per_token_BR = distillation.per_token_loss(
+            batch.compared,
+            batch.old_log_probs_BR,
+            batch.mask_BR,
+            batch.importance_weights_BR,
+            recipe.distillation,
+        )
+        parts["distillation_loss"] = normalisers.aggregated(
+            per_token_BR, batch.mask_BR, recipe.policy_loss.aggregation
+        )
+    return parts
+
+
+def _task_parts(batch: _Batch, recipe: Recipe, normalisers: Normalisers) -> dict[str, Tensor]:
+    """The terms that the rewards bring; the entropy and the KL only where they are part of the loss."""
     wanted = recipe.policy_loss
     kind = POLICY_LOSSES[wanted.name]
     per_token_BR = kind.per_token(
@@ -108,10 +137,36 @@ def _parts(batch: _Batch, recipe: Recipe, normalisers: Normalisers) -> dict[str,
 
 
 def _total(parts: Mapping[str, Tensor], recipe: Recipe) -> Tensor:
-    """policy_loss - entropy_coefficient * entropy_bonus + kl coefficient * kl_loss."""
-    loss = parts["policy_loss"]
-    if "entropy_bonus" in parts:
-        loss = loss - recipe.policy_loss.entropy_coefficient * parts["entropy_bonus"]
-    if recipe.kl_loss is not None:
-        loss = loss + recipe.kl_loss.coefficient * parts["kl_loss"]
-    return loss
+    """policy_loss - entropy_coefficient * entropy_bonus + kl and distillation coefficients * their losses."""
+    coefficients = {
+        "policy_loss": 1.0,
+        "entropy_bonus": -recipe.policy_loss.entropy_coefficient,
+        "kl_loss": 0.0 if recipe.kl_loss is None else recipe.kl_loss.coefficient,
+        "distillation_loss": 0.0
+        if recipe.distillation is None
+        else recipe.distillation.coefficient,
+    }
+    return reduce(torch.add, [coefficients[name] * part for name, part in parts.items()])
+
+
+def _metrics(batch: _Batch, recipe: Recipe, num_tokens: int) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    if uses_task_rewards(recipe):
+        found = policy_metrics(
+            batch.log_probs_BR,
+            batch.old_log_probs_BR,
+            batch.advantages_BR,
+            batch.mask_BR,
+            recipe.policy_loss,
+            num_tokens=num_tokens,
+        )
+    if recipe.distillation is not None:
+        assert batch.compared is not None
+        found |= distillation.distillation_metrics(
+            batch.compared,
+            batch.old_log_probs_BR,
+            batch.mask_BR,
+            recipe.distillation,
+            num_tokens=num_tokens,
+        )
+    return found

@@ -67,7 +67,7 @@ def most_probable(logits_CV: Tensor, top_k: int) -> Tensor:
     num_missing_C1 = top_k - is_above_CV.sum(-1, keepdim=True)
     is_early_CV = is_least_CV.cumsum(-1, dtype=torch.int32) <= num_missing_C1
     tokens_CK = (is_above_CV | is_least_CV & is_early_CV).nonzero()[:, 1].view(-1, top_k)
-    order_CK = logits_CV.gather(1, tokens_CK).argsort(-1, descending=True, stable=True)
+    order_CK = logits_CV.gather(1, tokens_CK).argsort(dim=-1, descending=True, stable=True)
     return tokens_CK.gather(1, order_CK)
 
 
