@@ -1,6 +1,6 @@
 """Did the policy learn? The first third of a run's updates against the last, over several seeds.
 
-    python -m miniverl.bench.learning RECORD ...
+    python -m miniverl.bench.learning RECORD ... [--curve FILE.svg]
 
 Prints a Markdown table, and ends with 1 unless the reward rose by more than two standard errors and the greedy
 reward on held-out prompts rose, in every record. Shorter answers can be part of a gain, so lengths stand beside.
@@ -17,10 +17,19 @@ from miniverl.bench import validate
 from miniverl.bench.answer import FILE, answers
 from miniverl.bench.exits import Exit
 from miniverl.bench.launch_values import is_number
+from miniverl.bench.plot import Axes, Series, lines
+from miniverl.compiler.whole import write_text
 from miniverl.engine.problem import Problem, WrongCall
 
 Json = Mapping[str, Any]
 
+# A picture of its own has no page to take its colours from.
+_STYLE = (
+    "svg{background:#fff;font:11px system-ui,sans-serif}text{fill:#60666d}"
+    ".mid{text-anchor:middle}.end{text-anchor:end}.grid{stroke:#eceef0}.axis{stroke:#60666d}"
+    ".line{fill:none;stroke-width:1.8}.l0{stroke:#3b6ea8}.l1{stroke:#d98a3a}.l2{stroke:#5a9c7a}"
+    ".s0{fill:#3b6ea8}.s1{fill:#d98a3a}.s2{fill:#5a9c7a}"
+)
 _HEADINGS = (
     "seed",
     "reward, first third",
@@ -63,6 +72,33 @@ def _row(of: Json) -> tuple[str, ...]:
     )
 
 
+def curve(records: Sequence[Json]) -> str:
+    """The mean reward of every update, a line a record, as an SVG document of its own."""
+    series = [
+        Series(name=f"seed {of['workload']['seed']}", colour=number, values=_rewards(of))
+        for number, of in enumerate(records)
+    ]
+    axes = Axes(
+        key="learning",
+        title="Mean reward of each update",
+        summary="; ".join(
+            f"{each.name} from {each.values[0][1]:.2f} to {each.values[-1][1]:.2f}"
+            for each in series
+        ),
+        x="update",
+        y="reward",
+        counts_x=True,
+    )
+    svg = lines(axes, series)
+    opening, _, rest = svg.partition(">")
+    return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{_STYLE}</style>{rest}\n'
+
+
+def _rewards(of: Json) -> list[tuple[float, float]]:
+    launch = next(each for each in of["launches"] if each["role"] == "straight")
+    return [(step["step"], step["metrics"]["reward_mean"]) for step in launch["steps"]]
+
+
 def _load(paths: Sequence[Path]) -> Sequence[Json]:
     """The records, each checked; raises with all that cannot answer the question."""
     records = [validate.load(path) for path in paths]
@@ -97,16 +133,19 @@ def _answers(of: Json) -> bool:
 
 
 @answers
-def _answer(paths: Sequence[Path]) -> Exit:
+def _answer(paths: Sequence[Path], to: Path | None) -> Exit:
     records = _load(paths)
     click.echo(table(records))
+    if to is not None:
+        write_text(to, curve(records))
     return Exit.DONE if all(map(has_learnt, records)) else Exit.NO
 
 
 @click.command(help=__doc__)
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RECORD...")
-def _main(paths: tuple[Path, ...]) -> None:
-    sys.exit(_answer(paths))
+@click.option("--curve", "to", type=FILE, metavar="FILE.svg", help="Draw every update's reward.")
+def _main(paths: tuple[Path, ...], to: Path | None) -> None:
+    sys.exit(_answer(paths, to))
 
 
 if __name__ == "__main__":

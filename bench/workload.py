@@ -1,6 +1,7 @@
 """A workload: an upstream launch, what is stated on top of it, its inputs, and the contract it runs under.
 
-bench/workloads/*.yaml are the documents. What a workload computes is in its digest; titles and reasons are not.
+bench/workloads/*.yaml are the documents; one may say `extends: NAME`, and then states what differs. What a
+workload computes is in its digest; titles and reasons are not.
 """
 
 import json
@@ -122,10 +123,27 @@ def workload(name: str) -> Workload:
     if name not in known:
         fix = did_you_mean(name, known, f"Known: {', '.join(known)}")
         raise WrongCall([_problem("workload", name, "command line", "there is none", fix)])
-    document = files("miniverl.bench") / "workloads" / f"{name}.yaml"
-    read = parse(load(document), document.name)
-    assert read.name == name, f"{document.name} calls itself {read.name}"
+    read = parse(_document(name), f"{name}.yaml")
+    assert read.name == name, f"{name}.yaml calls itself {read.name}"
     return read
+
+
+def _document(name: str) -> dict[str, Any]:
+    """The document of that name; one that extends another is told as if it stood alone."""
+    plain = load(files("miniverl.bench") / "workloads" / f"{name}.yaml")
+    base = plain.pop("extends", None)
+    return plain if base is None else extended(_document(base), plain)
+
+
+def extended(base: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with what `plain` states in its place: whole values, single bindings, single overrides by field."""
+    overrides = {_field(one): one for one in (*base["overrides"], *plain.get("overrides", []))}
+    bindings = {**base["bindings"], **plain.get("bindings", {})}
+    return {**base, **plain, "overrides": list(overrides.values()), "bindings": bindings}
+
+
+def _field(override: Mapping[str, str]) -> str:
+    return override["set"].partition("=")[0]
 
 
 def parse(plain: Mapping[str, Any], origin: str) -> Workload:

@@ -7,7 +7,7 @@ import pytest
 
 from miniverl.bench.document import load
 from miniverl.bench.fetch import fetch
-from miniverl.bench.workload import compile_arguments, names, parse, workload
+from miniverl.bench.workload import compile_arguments, extended, names, parse, workload
 from miniverl.compiler.lower import compile_launch
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import WrongCall
@@ -185,3 +185,27 @@ def test_a_run_of_unknown_length_is_refused(plain: dict[str, Any]) -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(WrongCall, match="Did you mean smollm2-grpo-ci"):
         workload("smollm2-grpo-ic")
+
+
+def test_a_document_that_extends_another_states_what_differs() -> None:
+    base = {
+        "name": "base",
+        "overrides": [{"set": "a=1", "why": "one"}, {"set": "b=2", "why": "two"}],
+        "bindings": {"model": "m", "validation": None},
+        "seed": 1,
+    }
+    plain = {
+        "name": "other",
+        "overrides": [{"set": "c=3", "why": "three"}, {"set": "a=7", "why": "seven"}],
+        "bindings": {"validation": "v"},
+    }
+    assert extended(base, plain) == {
+        "name": "other",
+        "overrides": [
+            {"set": "a=7", "why": "seven"},
+            {"set": "b=2", "why": "two"},
+            {"set": "c=3", "why": "three"},
+        ],
+        "bindings": {"model": "m", "validation": "v"},
+        "seed": 1,
+    }
