@@ -32,11 +32,12 @@ from miniverl.engine.events import (
 )
 from miniverl.engine.experience import Experience
 from miniverl.engine.export import export
+from miniverl.engine.gather import Gathered, Judged, filter_metrics, gather
 from miniverl.engine.identity import identity, make_deterministic
 from miniverl.engine.inputs import Inputs, LoadedInputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.models import Model, Reference
-from miniverl.engine.order import Cursor, num_steps, take_step
+from miniverl.engine.order import Cursor, num_steps
 from miniverl.engine.policy_update import policy_objective
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.recipe import Dtype, Recipe, Rollout, Validation
@@ -132,10 +133,7 @@ class _Training:
             self._validate(0)
         while step < last_step:
             step += 1
-            chosen, cursor = take_step(
-                cursor, len(self._parts.prompts), recipe.data, recipe.seeds.data
-            )
-            self._step(step, [self._parts.prompts[index] for index in chosen])
+            cursor = self._step(step, cursor)
             # Before the checkpoint, which thereby binds what validation logs.
             if recipe.validation is not None and (
                 _is_due(step, recipe.validation.every_steps)
@@ -145,11 +143,12 @@ class _Training:
             if step == last_step or _is_due(step, recipe.steps.checkpoint_every):
                 self._save(step, cursor, identity)
 
-    def _step(self, step: int, prompts: Sequence[Prompt]) -> None:
+    def _step(self, step: int, cursor: Cursor) -> Cursor:
+        """Returns where the data stands behind it."""
         recipe, started = self._recipe, time.perf_counter()
         self._journal(StepStarted(step=step))
-        responses = self._rollout(step, prompts)
-        trajectories = self._rewarded(step, responses)
+        gathered = self._gathered(step, cursor)
+        trajectories = gathered.trajectories
         old = self._scores("score_old", step, self.policy, trajectories)
         reference = self._reference_scores(step, trajectories)
         experiences = self._experiences(step, trajectories, old, reference)
@@ -172,7 +171,9 @@ class _Training:
         if numbers["skipped_steps"]:
             self._journal(_skipped(step, int(numbers["skipped_steps"])))
         numbers |= metrics.rollout_metrics(trajectories)
-        numbers |= metrics.scoring_metrics(experiences, responses, old.entropy)
+        numbers |= metrics.scoring_metrics(experiences, gathered.responses, old.entropy)
+        if recipe.group_filter is not None:
+            numbers |= filter_metrics(gathered)
         self._append(step, experiences, numbers)
         self._journal(
             StepFinished(
@@ -182,23 +183,42 @@ class _Training:
                 memory=peak_bytes(self.policy.device),
             )
         )
+        return gathered.cursor
 
-    def _rollout(self, step: int, prompts: Sequence[Prompt]) -> list[Response]:
+    def _gathered(self, step: int, cursor: Cursor) -> Gathered:
+        return gather(
+            cursor,
+            self._parts.prompts,
+            self._recipe.data,
+            self._recipe.seeds.data,
+            self._recipe.group_filter,
+            sample=partial(self._rollout, step),
+            judge=partial(self._rewarded, step),
+        )
+
+    def _rollout(
+        self, step: int, prompts: Sequence[Prompt], earlier: Sequence[Prompt]
+    ) -> list[Response]:
         with self._clock.phase("rollout", step) as counted:
-            self._decoder.load()
+            if not earlier:
+                self._decoder.load()
             responses = generate(
                 self._decoder,
                 prompts,
                 self._sampling(self._recipe.rollout),
                 seed=self._recipe.seeds.sampling,
                 policy_version=step - 1,
+                earlier=earlier,
             )
             counted.tokens = sum(len(each.tokens) for each in responses)
         return responses
 
-    def _rewarded(self, step: int, responses: Sequence[Response]) -> list[Trajectory]:
+    def _rewarded(self, step: int, responses: Sequence[Response]) -> list[Judged]:
         with self._clock.phase("reward", step):
-            return [self._trajectory(each, self._parts.reward) for each in responses]
+            return [
+                Judged(trajectory=self._trajectory(each, self._parts.reward), extras={})
+                for each in responses
+            ]
 
     def _scores(
         self, phase: Phase, step: int, model: Model, trajectories: Sequence[Trajectory]
@@ -236,7 +256,9 @@ class _Training:
                 Outcomes(
                     token_rewards_NR=rewards_NR,
                     mask_NR=mask_NR,
-                    groups_N=torch.tensor([each.prompt_id for each in trajectories]),
+                    # A prompt met twice in one step has two groups.
+                    groups_N=torch.arange(len(trajectories))
+                    // self._recipe.rollout.samples_per_prompt,
                     values_NR=None,
                 ),
                 self._recipe.advantage,

@@ -1,9 +1,9 @@
-"""Which prompts each step takes: a permutation per epoch, cut into steps, the rest of the epoch dropped.
+"""Which prompts each step takes: a permutation per epoch, cut into draws, the rest of the epoch dropped.
 
 The order is upstream's: a torch generator seeded once, `torch.randperm` for each epoch. Its data loader with
 worker processes draws twice for every epoch and uses the second draw (observed with torchdata 0.11.0; without
 workers it draws once), which the recipe states as `first_permutation`.
-Upstream: verl/trainer/ppo/utils.py:140, verl/trainer/ppo/v1/trainer_base.py:688 (v0.9.0).
+Upstream: verl/trainer/ppo/utils.py:140, verl/trainer/ppo/v1/trainer_base.py:688 and 1315 (v0.9.0).
 """
 
 from collections.abc import Iterator
@@ -40,22 +40,35 @@ def order(
         yield permutation.tolist()
 
 
-def take_step(cursor: Cursor, num_prompts: int, data: Data, seed: int) -> tuple[list[int], Cursor]:
-    """Indices of the next step's prompts, and where the data stands after it.
+def take(
+    cursor: Cursor, count: int, num_prompts: int, data: Data, seed: int
+) -> tuple[list[int], Cursor]:
+    """Indices of the next `count` prompts, and where the data stands after them.
 
-    An epoch ends where fewer than `prompts_per_step` prompts are left of it.
+    Upstream's data loader gives `prompts_per_draw` prompts at a time, and goes on in the next epoch where fewer
+    are left: the prompts of one step may come from two epochs, and one of them twice.
     """
-    assert num_prompts >= data.prompts_per_step, "no whole step in the data"
-    start, epoch = cursor.index, cursor.epoch
-    if start + data.prompts_per_step > num_prompts:
-        start, epoch = 0, epoch + 1
-    permutation = _epoch_order(num_prompts, seed, data.shuffles, data.first_permutation, epoch)
-    end = start + data.prompts_per_step
-    return list(permutation[start:end]), Cursor(epoch=epoch, index=end)
+    assert count % data.prompts_per_draw == 0, "whole draws only"
+    assert num_prompts >= data.prompts_per_draw, "no whole draw in the data"
+    taken: list[int] = []
+    while len(taken) < count:
+        if cursor.index + data.prompts_per_draw > num_prompts:
+            cursor = Cursor(epoch=cursor.epoch + 1, index=0)
+        permutation = _epoch_order(
+            num_prompts, seed, data.shuffles, data.first_permutation, cursor.epoch
+        )
+        end = cursor.index + data.prompts_per_draw
+        taken += permutation[cursor.index : end]
+        cursor = Cursor(epoch=cursor.epoch, index=end)
+    return taken, cursor
 
 
 def num_steps(num_prompts: int, data: Data, steps: Steps) -> int:
-    """How many steps the run has: the nearer one of both bounds."""
+    """How many steps the run has: the nearer one of both bounds.
+
+    An epoch counts as many steps as it has whole ones, also where smaller draws or a group filter use up other
+    numbers of prompts (upstream: verl/trainer/ppo/v1/trainer_base.py:498 and 710, v0.9.0).
+    """
     whole_epochs = num_prompts // data.prompts_per_step * steps.num_epochs
     return whole_epochs if steps.num_steps is None else min(steps.num_steps, whole_epochs)
 

@@ -6,6 +6,7 @@ sampled beside it: rows may be batched, dropped and reordered freely.
 Axes: B rows being decoded, V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -52,10 +53,15 @@ def generate(
     *,
     seed: int,
     policy_version: int,
+    earlier: Sequence[Prompt] = (),
 ) -> list[Response]:
-    """`samples_per_prompt` responses for each prompt, in the order of prompts and sample numbers."""
+    """`samples_per_prompt` responses for each prompt, in the order of prompts and sample numbers.
+
+    A prompt that comes again, in `prompts` or after `earlier` ones of this policy version, goes on with the next
+    sample numbers, and hence with noise of its own.
+    """
     responses = []
-    for rows in _batches(prompts, sampling):
+    for rows in _batches(_rows(prompts, sampling.samples_per_prompt, earlier), sampling):
         keys = [
             noise_key(seed, prompt.prompt_id, policy_version, sample) for prompt, sample in rows
         ]
@@ -66,10 +72,22 @@ def generate(
 Row = tuple[Prompt, int]
 
 
-def _batches(prompts: Sequence[Prompt], sampling: Sampling) -> Iterator[list[Row]]:
-    """(prompt, sample) pairs in order, as many at once as the cache may hold."""
-    rows = [(prompt, sample) for prompt in prompts for sample in range(sampling.samples_per_prompt)]
-    longest = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
+def _rows(
+    prompts: Sequence[Prompt], samples_per_prompt: int, earlier: Sequence[Prompt]
+) -> list[Row]:
+    """(prompt, sample) pairs in order."""
+    times_met = Counter(prompt.prompt_id for prompt in earlier)
+    rows = []
+    for prompt in prompts:
+        first = times_met[prompt.prompt_id] * samples_per_prompt
+        rows += [(prompt, first + sample) for sample in range(samples_per_prompt)]
+        times_met[prompt.prompt_id] += 1
+    return rows
+
+
+def _batches(rows: Sequence[Row], sampling: Sampling) -> Iterator[Sequence[Row]]:
+    """The rows in order, as many at once as the cache may hold."""
+    longest = max(len(prompt.tokens) for prompt, _ in rows) + sampling.max_tokens
     size = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_CACHE_TOKENS // longest))
     for start in range(0, len(rows), size):
         yield rows[start : start + size]

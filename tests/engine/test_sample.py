@@ -110,6 +110,19 @@ def test_responses_come_by_prompt_and_sample(decoder: Decoder) -> None:
     ]  # fmt: skip
 
 
+def test_a_prompt_met_again_goes_on_with_samples_of_its_own(decoder: Decoder) -> None:
+    responses = _generate(decoder, [1, 2, 1])
+    assert [each.sample for each in responses] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
+    again = {(each.sample, each.tokens) for each in responses if each.prompt.prompt_id == 1}
+    assert len({tokens for _, tokens in again}) > 3
+    alone = generate(
+        decoder, [_prompt(1)], SAMPLING, seed=5, policy_version=0, earlier=[_prompt(1), _prompt(2)]
+    )
+    assert alone == responses[6:]
+    six = replace(SAMPLING, samples_per_prompt=6)
+    assert _generate(decoder, [1], six) == [*responses[:3], *responses[6:]]
+
+
 def test_a_response_ends_with_its_first_end_token_or_at_the_limit(decoder: Decoder) -> None:
     responses = _generate(decoder, [0, 1, 2, 3])
     assert {each.is_finished for each in responses} == {True, False}
