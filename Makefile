@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench learn test setup setup-compile setup-test setup-data fetch repro lint types lock clean
+.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types lock clean
 
 WORKLOAD ?=
 GPU ?=
@@ -27,6 +27,9 @@ learn: setup ## does the policy learn? three seeds of smollm2-grpo-learn, and th
 
 test: setup-test fetch lint types ## run every test that this machine can run
 	@$(BIN)/pytest
+
+conformance: setup-test fetch ## compare every function with the pinned upstream's, and write docs/conformance.md
+	@$(BIN)/python tests/conformance/table.py
 
 setup: ## fill .venv from the hash lock [MINIVERL_STACK=cpu|cuda PYTHON=python3.11]
 	@$(PYTHON) containers/install.py run

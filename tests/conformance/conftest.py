@@ -1,6 +1,10 @@
-"""The pinned upstream, observed: its wheel is unpacked once, and programs run its functions."""
+"""The pinned upstream, observed: its wheel is unpacked once, and programs run its functions.
+
+And the rows of docs/conformance.md (table.py says what a row is).
+"""
 
 import json
+import math
 import subprocess
 import sys
 import zipfile
@@ -9,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from miniverl.compiler.upstream import PINS, fetch_wheel, quiet
 
 RunUpstream = Callable[[str], dict[str, Any]]
+Record = Callable[[str, str, int, float, float], None]
+COMMITTED = Path(__file__).parents[2] / "docs" / "conformance.md"
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +49,41 @@ def run_upstream(tmp_path_factory: pytest.TempPathFactory) -> RunUpstream:
 def observed(run_upstream: RunUpstream) -> dict[str, Any]:
     """What the wheel's own functions give now, as upstream.py prints it."""
     return run_upstream("upstream.py")
+
+
+@pytest.fixture
+def record(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Record:
+    """`record(function, upstream, cases, max_difference, bound)`: holds the bound, and that the row is committed."""
+
+    def hold(function: str, upstream: str, cases: int, max_difference: float, bound: float) -> None:
+        assert max_difference <= bound, f"{function} differs by {max_difference}"
+        row = (function, upstream, str(cases), _order(max_difference), _order(bound))
+        record_property("conformance", row)
+        if not request.config.pluginmanager.has_plugin("conformance-table"):
+            lines = COMMITTED.read_text(encoding="utf-8").splitlines()
+            committed = [tuple(line.strip("| ").split(" | ")) for line in lines]
+            wanted = [row[:3] + row[4:] for row in committed if len(row) == 5]
+            assert row[:3] + row[4:] in wanted, f"run `make conformance`: no row of {function}"
+
+    return hold
+
+
+@pytest.fixture(scope="session")
+def largest_difference() -> Callable[[Tensor, object], float]:
+    """max |ours - theirs| / max(1, |theirs|): absolute below 1, relative above. Equal infinities, and NaNs, are equal."""
+
+    def measure(ours: Tensor, theirs: object) -> float:
+        found, expected = ours.detach().double(), torch.tensor(theirs, dtype=torch.float64)
+        assert found.shape == expected.shape
+        same = (found == expected) | (found.isnan() & expected.isnan())
+        apart = torch.where(same, 0.0, (found - expected).abs() / expected.abs().clamp(min=1))
+        return float(apart.nan_to_num(nan=math.inf).max())
+
+    return measure
+
+
+def _order(value: float) -> str:
+    """The power of ten at or above it."""
+    return "equal" if value == 0 else f"<= 1e{math.ceil(math.log10(value) - 1e-9)}"

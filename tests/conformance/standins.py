@@ -29,6 +29,7 @@ STANDINS = frozenset(
         "cachetools",
         "codetiming",
         "datasets",
+        "fastapi",
         "pandas",
         "peft",
         "qwen_vl_utils",
@@ -36,6 +37,7 @@ STANDINS = frozenset(
         "torchdata",
         "transfer_queue",
         "transformers",
+        "uvicorn",
     ]
 )
 

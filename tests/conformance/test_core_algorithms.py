@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from miniverl.engine import loss
-from miniverl.engine.advantage import grpo
+from miniverl.engine.group_advantage import grpo
 from miniverl.engine.recipe import LearningRateSchedule
 from miniverl.engine.schedule import factor
 
+CORE = "verl/trainer/ppo/core_algos.py"
 CARRIED = Path(__file__).parents[1] / "data" / "upstream_v0.9.0.json"
 
 
@@ -63,7 +65,7 @@ def test_grpo_advantages_on_every_response_token(observed):
         assert_same(advantages_N[:, None] * mask_BR, case["advantages"])
 
 
-def test_kl_estimates_and_their_gradients(observed):
+def test_kl_estimates_and_their_gradients(observed, record, largest_difference):
     given = observed["inputs"]
     for case in observed["kl"]:
         log_probs_BR = tensor(given["log_probs"]).requires_grad_(True)
@@ -71,11 +73,14 @@ def test_kl_estimates_and_their_gradients(observed):
             log_probs_BR, tensor(given["reference_log_probs"]), case["estimator"]
         )
         (gradient_BR,) = torch.autograd.grad(values_BR.sum(), log_probs_BR)
-        assert_same(values_BR, case["values"])
-        assert_same(gradient_BR, case["gradient"])
+        difference = max(
+            largest_difference(values_BR, case["values"]),
+            largest_difference(gradient_BR, case["gradient"]),
+        )
+        record(f"KL estimate {case['estimator']}", f"{CORE}:2187", 1, difference, 1e-6)
 
 
-def test_aggregation_with_the_normalisers_of_the_mini_batch(observed):
+def test_aggregation_with_the_normalisers_of_the_mini_batch(observed, record, largest_difference):
     for case in observed["aggregates"]:
         ours = loss.aggregate(
             tensor(observed["inputs"]["values"]),
@@ -85,11 +90,13 @@ def test_aggregation_with_the_normalisers_of_the_mini_batch(observed):
             num_sequences=case["num_sequences"],
             horizon=case["horizon"],
         )
-        assert_same(ours, case["value"])
+        difference = largest_difference(ours, case["value"])
+        record(f"aggregation {case['mode']}", f"{CORE}:1140", 1, difference, 1e-6)
 
 
-def test_the_clipped_loss_its_gradient_and_its_metrics(observed):
+def test_the_clipped_loss_its_gradient_and_its_metrics(observed, record, largest_difference):
     given = observed["inputs"]
+    differences = []
     mask_BR = tensor(given["mask"]).bool()
     others = tensor(given["old_log_probs"]), tensor(given["advantages"])
     num_tokens = int(mask_BR.sum())
@@ -104,8 +111,10 @@ def test_the_clipped_loss_its_gradient_and_its_metrics(observed):
             horizon=None,
         )
         (gradient_BR,) = torch.autograd.grad(ours, log_probs_BR)
-        assert_same(ours, case["loss"])
-        assert_same(gradient_BR, case["gradient"])
+        differences += [
+            largest_difference(ours, case["loss"]),
+            largest_difference(gradient_BR, case["gradient"]),
+        ]
         metrics = loss.vanilla_metrics(
             log_probs_BR, *others, mask_BR, **case["clips"], num_tokens=num_tokens
         )
@@ -113,6 +122,8 @@ def test_the_clipped_loss_its_gradient_and_its_metrics(observed):
         assert_same(metrics["clip_fraction"].double(), theirs["actor/pg_clipfrac"])
         assert_same(metrics["dual_clip_fraction"].double(), theirs["actor/pg_clipfrac_lower"])
         assert_same(metrics["approximate_kl"], theirs["actor/ppo_kl"])
+    cases = len(observed["policy_losses"])
+    record("policy loss vanilla", f"{CORE}:1286", cases, max(differences), 1e-6)
 
 
 def test_the_whole_loss_of_a_ragged_mini_batch_for_every_split_into_micro_batches(observed):
@@ -166,8 +177,13 @@ def _micro_batch_loss(
     )
 
 
-def test_the_learning_rate_of_every_step(observed):
-    for case in observed["schedules"]:
+@pytest.mark.parametrize(("kind", "line"), [("constant", 768), ("cosine", 712)])
+def test_the_learning_rate_of_every_step(observed, record, largest_difference, kind, line):
+    cases = [case for case in observed["schedules"] if case["schedule"]["kind"] == kind]
+    differences = []
+    for case in cases:
         schedule = LearningRateSchedule(**case["schedule"])
         ours = [factor(step, schedule) for step in range(len(case["factors"]))]
-        assert_same(tensor(ours), case["factors"])
+        differences.append(largest_difference(tensor(ours), case["factors"]))
+    upstream = f"verl/utils/torch_functional.py:{line}"
+    record(f"learning rate {kind}", upstream, len(cases), max(differences), 1e-6)

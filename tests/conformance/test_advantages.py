@@ -1,0 +1,116 @@
+"""Every advantage estimator and the KL in the reward, against the pinned wheel's own functions.
+
+In float32 and float64, on batches of ragged rows, observation tokens, empty rows, groups of one, equal rewards and
+extreme numbers: to 1e-6, absolute below 1 and relative above. What upstream gives *outside* the mask is compared
+too, but where it is NaN (0 divided by 0, times a mask of 0), which nothing reads.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from miniverl.engine.advantage import ADVANTAGES, Outcomes
+from miniverl.engine.kl_reward import kl_rewards, next_coefficient
+from miniverl.engine.recipe import AdaptiveKl, Advantage, KlReward
+
+CORE = "verl/trainer/ppo/core_algos.py"
+UPSTREAM = {
+    "gae": f"{CORE}:216",
+    "grpo": f"{CORE}:268",
+    "grpo_vectorized": f"{CORE}:335",
+    "grpo_passk": f"{CORE}:472",
+    "reinforce_plus_plus_baseline": f"{CORE}:536",
+    "rloo": f"{CORE}:588",
+    "opo": f"{CORE}:640",
+    "reinforce_plus_plus": f"{CORE}:694",
+    "gpg": f"{CORE}:771",
+    "rloo_vectorized": f"{CORE}:834",
+}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@pytest.fixture(scope="module")
+def batches(run_upstream) -> dict[str, Any]:
+    return run_upstream("upstream_advantages.py")
+
+
+def tensor(rows: list[list[float | str]], dtype: torch.dtype) -> Tensor:
+    return torch.tensor([[float(value) for value in row] for row in rows], dtype=dtype)
+
+
+def outcomes(inputs: dict[str, Any], dtype: torch.dtype) -> Outcomes:
+    return Outcomes(
+        token_rewards_NR=tensor(inputs["token_rewards"], dtype),
+        mask_NR=torch.tensor(inputs["mask"]).bool(),
+        groups_N=torch.tensor(inputs["groups"]),
+        values_NR=tensor(inputs["values"], dtype),
+    )
+
+
+def cases(batches: dict[str, Any], kind: str) -> list[tuple[Outcomes, dict[str, Any], Any]]:
+    """What a step earned, upstream's case, and the batch's inputs."""
+    return [
+        (outcomes(batch["inputs"], DTYPES[dtype]), case, batch["inputs"])
+        for batch in batches.values()
+        for dtype, found in batch["outputs"].items()
+        for case in found[kind]
+    ]
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_advantages_and_returns(batches, record, largest_difference, name):
+    differences = []
+    for given, case, _ in cases(batches, "advantages"):
+        if case["estimator"] != name:
+            continue
+        part = Advantage(
+            estimator=name,
+            divides_by_std=case.get("divides_by_std"),
+            gamma=case.get("gamma"),
+            gae_lambda=case.get("gae_lambda"),
+        )
+        estimate = ADVANTAGES[name](given, part)
+        for ours, theirs in (
+            (estimate.advantages_NR, case["advantages"]),
+            (estimate.returns_NR, case["returns"]),
+        ):
+            assert ours.dtype == given.token_rewards_NR.dtype
+            expected = tensor(theirs, torch.float64)
+            is_known = given.mask_NR | ~expected.isnan()
+            differences.append(largest_difference(ours[is_known], expected[is_known].tolist()))
+    record(f"advantage {name}", UPSTREAM[name], len(differences) // 2, max(differences), 1e-6)
+
+
+def test_kl_in_the_reward_and_its_adaptive_coefficient(batches, record, largest_difference):
+    rewards, kls, coefficients = [], [], []
+    for given, case, inputs in cases(batches, "kl_rewards"):
+        part = KlReward(
+            estimator=case["estimator"],
+            coefficient=case["coefficient"],
+            adaptive=AdaptiveKl(target=case["target"], horizon=case["horizon"]),
+        )
+        dtype = given.token_rewards_NR.dtype
+        ours, current_kl = kl_rewards(
+            given.token_rewards_NR,
+            tensor(inputs["old_log_probs"], dtype),
+            tensor(inputs["reference_log_probs"], dtype),
+            given.mask_NR,
+            part,
+            part.coefficient,
+        )
+        coefficient = next_coefficient(part, part.coefficient, current_kl, len(ours))
+        rewards.append(largest_difference(ours, case["rewards"]))
+        kls.append(
+            largest_difference(torch.tensor(current_kl, dtype=torch.float64), case["current_kl"])
+        )
+        theirs = case["next_coefficient"]
+        coefficients.append(
+            largest_difference(torch.tensor(coefficient, dtype=torch.float64), theirs)
+        )
+    num_cases = len(rewards)
+    upstream = "verl/trainer/ppo/ray_trainer.py:78"
+    record("KL in reward: token rewards", upstream, num_cases, max(rewards), 1e-6)
+    record("KL in reward: the step's KL", upstream, num_cases, max(kls), 1e-6)
+    record("KL in reward: next coefficient", f"{CORE}:153", num_cases, max(coefficients), 1e-6)

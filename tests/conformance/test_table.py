@@ -1,0 +1,28 @@
+"""The committed docs/conformance.md has a row for everything that a recipe can name."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from miniverl.engine.advantage import ADVANTAGES
+from miniverl.engine.loss import POLICY_LOSSES
+from miniverl.engine.recipe import AggregationMode, KlEstimator
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+NAMED = {
+    "advantage": list(ADVANTAGES),
+    "policy loss": list(POLICY_LOSSES),
+    "aggregation": get_args(AggregationMode),
+    "KL estimate": get_args(KlEstimator),
+    "learning rate": ["constant", "cosine"],
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_committed_table_has_a_row_for_each(kind):
+    functions = {
+        line.removeprefix("| ").partition(" | ")[0]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+    }
+    assert {f"{kind} {name}" for name in NAMED[kind]} - functions == set()
