@@ -33,7 +33,7 @@ from miniverl.engine.events import (
 )
 from miniverl.engine.loop import Inputs
 from miniverl.engine.problem import CannotHere, Refused, WrongCall
-from miniverl.engine.recipe import Recipe
+from miniverl.engine.recipe import GroupFilter, Recipe
 
 COMPARED = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl", "adapter", "checkpoints")
 ROLLOUT_1 = PhaseFinished(step=1, phase="rollout", seconds=0.0, tokens=0)
@@ -260,6 +260,17 @@ VARIANTS: dict[str, Callable[[Recipe], Recipe]] = {
         data=replace(recipe.data, shuffles=False, prompts_per_step=4),
         steps=replace(recipe.steps, num_steps=None, num_epochs=2, checkpoint_every=1),
     ),
+    "steps over the end of an epoch": lambda recipe: replace(
+        recipe,
+        data=replace(recipe.data, prompts_per_step=4, prompts_per_draw=1),
+        steps=replace(recipe.steps, num_steps=None, num_epochs=3),
+    ),
+    "groups that are dropped": lambda recipe: replace(
+        recipe,
+        data=replace(recipe.data, prompts_per_draw=1),
+        group_filter=GroupFilter(metric="reward", batches_in_flight=1),
+        rollout=replace(recipe.rollout, samples_per_prompt=8, temperature=2.0),
+    ),
 }
 
 
@@ -280,6 +291,23 @@ def test_a_stopped_run_goes_on_to_the_bytes_of_a_straight_one(
     _assert_same_run(tmp_path / "stopped", tmp_path / "straight")
     rows = _lines(tmp_path / "straight" / "metrics.jsonl")
     assert any(row["gradient_norm"] > 0 for row in rows)
+    is_filtered = recipe.group_filter is not None
+    assert any(row.get("groups_dropped", 0) > 0 for row in rows) == is_filtered
+
+
+def test_killed_between_the_rounds_of_a_step_a_run_drops_the_same_groups_again(
+    tiny_recipe: Recipe, inputs: Inputs, tmp_path: Path
+) -> None:
+    recipe = VARIANTS["groups that are dropped"](tiny_recipe)
+    _run(tmp_path / "straight", recipe, inputs, False, lambda event: None)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    bindings = {"model": inputs.model, "train": inputs.train, "validation": inputs.validation}
+    (killed / "recipe.json").write_text(recipes.dumps(recipe))
+    (killed / "bindings.json").write_text(json.dumps(bindings, default=str))
+    moments = ["rollout of step 1", "update of step 5", "never"]
+    assert _statuses(killed, moments) == [signal.SIGKILL, signal.SIGKILL, 0]
+    _assert_same_run(killed, tmp_path / "straight")
 
 
 def test_a_run_leaves_what_the_recipe_asks_for(tiny_recipe: Recipe, straight: Path) -> None:
