@@ -97,14 +97,14 @@ def load_teachers(
     return Teachers(
         recipe=recipe,
         models=tuple(
-            _load_frozen(teacher, folder, device)
+            load_frozen(teacher, folder, device)
             for teacher, folder in zip(recipe.teachers, folders, strict=True)
         ),
         of_prompt=of_prompt,
     )
 
 
-def _load_frozen(teacher: Teacher, folder: Path, device: str) -> Model:
+def load_frozen(teacher: Teacher, folder: Path, device: str) -> Model:
     """Weights and products in the teacher's type, and nothing to train."""
     recipe = Policy(
         weights_sha256=teacher.weights_sha256,
