@@ -1,0 +1,40 @@
+"""The documentation points at what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOW_TO = ROOT / "docs" / "add-an-algorithm.md"
+
+
+def test_the_how_to_names_files_and_names_that_exist():
+    text = HOW_TO.read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)` in `([\w./]+)`", text)
+    assert len(named) >= 10
+    for name, path in named:
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8")), (name, path)
+    for path in re.findall(r"`(\w+/[\w/]+\.(?:py|md))`", text):
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_code_that_the_how_to_shows_is_the_code():
+    shown = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
+    code = "\n".join(
+        (ROOT / path).read_text(encoding="utf-8")
+        for path in (
+            "engine/group_advantage.py",
+            "engine/advantage.py",
+            "compiler/rules/algorithm.py",
+        )
+    )
+    assert len(shown) == 4
+    for block in shown[:3]:
+        assert block in code
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+def test_every_page_is_linked_from_the_readme_or_another_page(page):
+    others = [ROOT / "README.md", *(set(ROOT.glob("docs/*.md")) - {page})]
+    assert any(page.name in other.read_text(encoding="utf-8") for other in others)
