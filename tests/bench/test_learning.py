@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from miniverl.bench import record
 from miniverl.bench.learning import has_learnt, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,15 +53,28 @@ def test_the_table_shows_lengths_beside_rewards() -> None:
     )
 
 
-def _run(*paths: Path) -> subprocess.CompletedProcess[str]:
+def _run(*paths: Path | str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "miniverl.bench.learning", *map(str, paths)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_every_record_has_to_have_learnt() -> None:
-    assert _run(RESULTS / "seed-1.json").returncode == 0
-    # Seed 2 rises within its first five updates: its first third is high already, and the change within noise.
-    assert _run(RESULTS / "seed-1.json", RESULTS / "seed-2.json").returncode == 1
+def test_the_published_records_have_learnt_and_draw_the_published_curve(tmp_path: Path) -> None:
+    published = [RESULTS / f"seed-{seed}.json" for seed in (1, 2, 3)]
+    done = _run(*published, "--curve", tmp_path / "curve.svg")
+    assert done.returncode == 0
+    text = (ROOT / "docs" / "learning.md").read_text("utf-8")
+    assert done.stdout.strip() in text
+    drawn = (tmp_path / "curve.svg").read_text("utf-8")
+    assert drawn == (ROOT / "docs" / "learning.svg").read_text("utf-8")
+
+
+def test_one_record_that_has_not_learnt_is_a_no(tmp_path: Path) -> None:
+    flat = json.loads((RESULTS / "seed-1.json").read_text("utf-8"))
+    for step in flat["launches"][0]["steps"]:
+        step["metrics"]["reward_mean"] = 0.5
+    path = tmp_path / "flat.json"
+    path.write_text(json.dumps(record.complete(flat)), "utf-8")
+    assert _run(RESULTS / "seed-1.json", path).returncode == 1
 
 
 def test_a_record_that_cannot_answer_is_a_wrong_call() -> None:
