@@ -194,12 +194,27 @@ def _missing_parts(plain: Plain, origin: str) -> Iterator[Problem]:
         if (reward[part] is not None) != (reward["scorer"] == name):
             reason = f"it belongs to the scorer {name}, which is {reward['scorer']} here"
             yield _problem(f"reward.{part}", reward[part], origin, reason)
-    distillation = plain["distillation"]
-    if distillation is not None:
-        is_top_k = distillation["loss"] == "forward_kl_topk"
-        if (distillation["top_k"] is not None) != is_top_k:
-            reason = "the loss forward_kl_topk reads it, and no other"
-            yield _problem("distillation.top_k", distillation["top_k"], origin, reason)
+    if plain["distillation"] is not None:
+        yield from _distillation_misfits(plain["distillation"], origin)
+
+
+def _distillation_misfits(distillation: Plain, origin: str) -> Iterator[Problem]:
+    is_top_k = distillation["loss"] == "forward_kl_topk"
+    reason = "the loss forward_kl_topk reads it, and no other"
+    if (distillation["top_k"] is not None) != is_top_k:
+        yield _problem("distillation.top_k", distillation["top_k"], origin, reason)
+    least = distillation["min_log_prob"]
+    if least is not None and not is_top_k:
+        yield _problem("distillation.min_log_prob", least, origin, reason)
+    coefficient = distillation["coefficient"]
+    if coefficient != 1 and not distillation["uses_task_rewards"]:
+        reason = "it is 1 without task rewards"
+        yield _problem("distillation.coefficient", coefficient, origin, reason)
+    keys = [teacher["key"] for teacher in distillation["teachers"]]
+    for index, key in enumerate(keys):
+        if len(keys) > 1 and (key is None or key in keys[:index]):
+            reason = "each of several teachers has a key of its own"
+            yield _problem(f"distillation.teachers.{index}.key", key, origin, reason)
 
 
 def _at(plain: Any, path: str) -> Any:

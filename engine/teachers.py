@@ -6,6 +6,7 @@ A teacher must read the student's tokens as the student does: its tokenizer give
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from miniverl.engine import models
 from miniverl.engine.digest import weights_sha256
@@ -51,12 +52,14 @@ class Teachers:
         return [next(found[index]) for index in indices]
 
 
-def routes(prompts: Iterable[Prompt], recipe: Distillation) -> dict[int, int]:
-    """prompt_id -> the index of its teacher: the one whose key its routing field holds.
+def routes(
+    prompts: Iterable[Prompt], rows: Sequence[Mapping[str, Any]], recipe: Distillation
+) -> dict[int, int]:
+    """prompt_id -> the index of its teacher: the one whose key stands in the routing field of its row.
 
-    The field is `data_source` or one of the row's extra_info; a teacher without a key takes every prompt
-    (upstream: verl/experimental/teacher_loop/teacher_manager.py:99, v0.9.0). Raises WrongCall with every value
-    that no teacher has.
+    `rows` are those of the data, by prompt_id. A teacher without a key takes every prompt. Upstream:
+    verl/experimental/teacher_loop/teacher_manager.py:99, verl/experimental/agent_loop/agent_loop.py:1037
+    (v0.9.0). Raises WrongCall with every value that no teacher has.
     """
     if recipe.teachers[0].key is None:
         return {each.prompt_id: 0 for each in prompts}
@@ -64,13 +67,13 @@ def routes(prompts: Iterable[Prompt], recipe: Distillation) -> dict[int, int]:
     chosen: dict[int, int] = {}
     missed: dict[str, list[int]] = {}
     for each in prompts:
-        value = _routing_value(each, recipe.routing_field)
+        value = rows[each.prompt_id].get(recipe.routing_field)
         if isinstance(value, str) and value in indices:
             chosen[each.prompt_id] = indices[value]
         else:
             missed.setdefault(repr(value), []).append(each.prompt_id)
     if missed:
-        raise WrongCall(_no_teacher(value, rows, recipe) for value, rows in missed.items())
+        raise WrongCall(_no_teacher(value, ids, recipe) for value, ids in missed.items())
     return chosen
 
 
@@ -118,19 +121,16 @@ def load_frozen(teacher: Teacher, folder: Path, device: str) -> Model:
     return model
 
 
-def _routing_value(prompt: Prompt, field: str) -> object:
-    return prompt.data_source if field == "data_source" else prompt.extra.get(field)
-
-
-def _no_teacher(value: str, rows: Sequence[int], recipe: Distillation) -> Problem:
-    shown = ", ".join(map(str, rows[:_SHOWN_ROWS]))
-    more = f" and {len(rows) - _SHOWN_ROWS} more" if len(rows) > _SHOWN_ROWS else ""
+def _no_teacher(value: str, prompt_ids: Sequence[int], recipe: Distillation) -> Problem:
+    shown = ", ".join(map(str, prompt_ids[:_SHOWN_ROWS]))
+    left = len(prompt_ids) - _SHOWN_ROWS
+    more = f" and {left} more" if left > 0 else ""
     keys = ", ".join(str(teacher.key) for teacher in recipe.teachers)
     return Problem(
         field=recipe.routing_field,
         value=value,
         origin="training data",
-        reason=f"no teacher is for it, and rows {shown}{more} hold it; there are teachers for {keys}",
+        reason=f"no teacher takes it, and rows {shown}{more} hold it; there are teachers for {keys}",
         fix="Correct the data, or compile with a teacher for it",
     )
 

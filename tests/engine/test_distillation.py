@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from miniverl.engine import recipe as recipes
 from miniverl.engine.distillation import Compared, divergences, forward_kl_topk, per_token_loss
 from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.policy_update import policy_objective
-from miniverl.engine.recipe import Aggregation, Distillation, Recipe
+from miniverl.engine.problem import WrongCall
+from miniverl.engine.recipe import Aggregation, Distillation, Recipe, Teacher
 from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, update
@@ -125,6 +127,23 @@ def test_as_a_policy_loss_minus_the_divergence_is_the_advantage(
     assert gradient_BR.tolist() == [[pytest.approx(slope)]]
     weighted_BR = per_token_loss(scores, old_BR, mask_BR, torch.tensor([[0.5]]), recipe)
     assert weighted_BR.tolist() == [[pytest.approx(0.5 * expected)]]
+
+
+def test_a_recipe_names_everything_that_does_not_fit_together(tiny_recipe: Recipe) -> None:
+    teachers = tuple(
+        Teacher(key=key, weights_sha256="0", dtype="float32") for key in ("a", None, "a")
+    )
+    wrong = replace(K3, teachers=teachers, top_k=3, min_log_prob=-2.0, coefficient=0.5)
+    plain = recipes.to_dict(replace(tiny_recipe, distillation=wrong))
+    with pytest.raises(WrongCall) as caught:
+        recipes.from_dict(plain, "test")
+    assert [each.field.removeprefix("recipe.distillation.") for each in caught.value.problems] == [
+        "top_k",
+        "min_log_prob",
+        "coefficient",
+        "teachers.1.key",
+        "teachers.2.key",
+    ]
 
 
 def _experiences(model: Model) -> list[Experience]:

@@ -2,10 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -50,49 +49,51 @@ def _taught_by(*keys: str | None, field: str = "data_source") -> Distillation:
     return replace(RECIPE, teachers=teachers, routing_field=field)
 
 
-def _prompt(prompt_id: int, data_source: str, extra: Mapping[str, Any]) -> Prompt:
+def _prompt(prompt_id: int) -> Prompt:
     return Prompt(
         prompt_id=prompt_id,
         messages=(),
         tokens=(1,),
         ground_truth="",
-        data_source=data_source,
-        extra=extra,
+        data_source=ROWS[prompt_id]["data_source"],
+        extra={},
     )
 
 
-PROMPTS = (
-    _prompt(0, "sums", {"level": "hard"}),
-    _prompt(3, "words", {"level": "easy"}),
-    _prompt(4, "sums", {"level": 7}),
-    _prompt(6, "maps", {}),
+ROWS = (
+    {"data_source": "sums", "ability": "hard"},
+    {"data_source": "overlong"},
+    {"data_source": "words", "ability": "easy"},
+    {"data_source": "sums", "ability": 7},
+    {"data_source": "maps"},
 )
+PROMPTS = tuple(_prompt(number) for number in (0, 2, 3, 4))
 
 
-def test_a_prompt_goes_to_the_teacher_whose_key_its_data_source_is() -> None:
+def test_a_prompt_goes_to_the_teacher_whose_key_is_its_data_source() -> None:
     recipe = _taught_by("words", "maps", "sums")
-    assert routes(PROMPTS, recipe) == {0: 2, 3: 0, 4: 2, 6: 1}
+    assert routes(PROMPTS, ROWS, recipe) == {0: 2, 2: 0, 3: 2, 4: 1}
 
 
-def test_a_prompt_goes_to_the_teacher_whose_key_stands_in_its_extra_info() -> None:
-    recipe = _taught_by("easy", "hard", field="level")
-    assert routes(PROMPTS[:2], recipe) == {0: 1, 3: 0}
+def test_any_column_may_hold_the_keys() -> None:
+    recipe = _taught_by("easy", "hard", field="ability")
+    assert routes(PROMPTS[:2], ROWS, recipe) == {0: 1, 2: 0}
 
 
 def test_a_teacher_without_a_key_takes_every_prompt() -> None:
-    assert routes(PROMPTS, _taught_by(None)) == {0: 0, 3: 0, 4: 0, 6: 0}
+    assert routes(PROMPTS, ROWS, _taught_by(None)) == {0: 0, 2: 0, 3: 0, 4: 0}
 
 
 def test_every_value_without_a_teacher_is_named_with_its_rows() -> None:
     with pytest.raises(WrongCall) as caught:
-        routes(PROMPTS, _taught_by("words"))
+        routes(PROMPTS, ROWS, _taught_by("words"))
     assert [(each.field, each.value) for each in caught.value.problems] == [
         ("data_source", "'sums'"),
         ("data_source", "'maps'"),
     ]
-    assert "rows 0, 4 hold it" in caught.value.problems[0].reason
+    assert "rows 0, 3 hold it" in caught.value.problems[0].reason
     with pytest.raises(WrongCall) as caught:
-        routes(PROMPTS, _taught_by("easy", "hard", field="level"))
+        routes(PROMPTS, ROWS, _taught_by("easy", "hard", field="ability"))
     assert [each.value for each in caught.value.problems] == ["7", "None"]
 
 
