@@ -13,6 +13,7 @@ from torch import Tensor
 
 from miniverl.engine.advantage import ADVANTAGES, Outcomes
 from miniverl.engine.kl_reward import kl_rewards, next_coefficient
+from miniverl.engine.problem import Refused
 from miniverl.engine.recipe import AdaptiveKl, Advantage, KlReward
 
 CORE = "verl/trainer/ppo/core_algos.py"
@@ -32,7 +33,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @pytest.fixture(scope="module")
-def batches(run_upstream) -> dict[str, Any]:
+def found(run_upstream) -> dict[str, Any]:
     return run_upstream("upstream_advantages.py")
 
 
@@ -49,29 +50,32 @@ def outcomes(inputs: dict[str, Any], dtype: torch.dtype) -> Outcomes:
     )
 
 
-def cases(batches: dict[str, Any], kind: str) -> list[tuple[Outcomes, dict[str, Any], Any]]:
+def advantage(case: dict[str, Any]) -> Advantage:
+    return Advantage(
+        estimator=case["estimator"],
+        divides_by_std=case.get("divides_by_std"),
+        gamma=case.get("gamma"),
+        gae_lambda=case.get("gae_lambda"),
+    )
+
+
+def cases(found: dict[str, Any], kind: str) -> list[tuple[Outcomes, dict[str, Any], Any]]:
     """What a step earned, upstream's case, and the batch's inputs."""
     return [
         (outcomes(batch["inputs"], DTYPES[dtype]), case, batch["inputs"])
-        for batch in batches.values()
-        for dtype, found in batch["outputs"].items()
-        for case in found[kind]
+        for batch in found["batches"].values()
+        for dtype, outputs in batch["outputs"].items()
+        for case in outputs[kind]
     ]
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
-def test_advantages_and_returns(batches, record, largest_difference, name):
+def test_advantages_and_returns(found, record, largest_difference, name):
     differences = []
-    for given, case, _ in cases(batches, "advantages"):
+    for given, case, _ in cases(found, "advantages"):
         if case["estimator"] != name:
             continue
-        part = Advantage(
-            estimator=name,
-            divides_by_std=case.get("divides_by_std"),
-            gamma=case.get("gamma"),
-            gae_lambda=case.get("gae_lambda"),
-        )
-        estimate = ADVANTAGES[name](given, part)
+        estimate = ADVANTAGES[name](given, advantage(case))
         for ours, theirs in (
             (estimate.advantages_NR, case["advantages"]),
             (estimate.returns_NR, case["returns"]),
@@ -83,9 +87,26 @@ def test_advantages_and_returns(batches, record, largest_difference, name):
     record(f"advantage {name}", UPSTREAM[name], len(differences) // 2, max(differences), 1e-6)
 
 
-def test_kl_in_the_reward_and_its_adaptive_coefficient(batches, record, largest_difference):
+def test_a_step_at_which_upstream_stops_is_refused(found):
+    assert len(found["stops"]) == 7
+    for case in found["stops"]:
+        assert case["error"]
+        mask_NR = torch.tensor(case["mask"]).bool()
+        given = Outcomes(
+            token_rewards_NR=torch.ones(mask_NR.shape),
+            mask_NR=mask_NR,
+            groups_N=torch.tensor(case["groups"]),
+            values_NR=torch.zeros(mask_NR.shape),
+        )
+        with pytest.raises(Refused):
+            ADVANTAGES[case["estimator"]](
+                given, advantage({**case, "gamma": 1.0, "gae_lambda": 1.0})
+            )
+
+
+def test_kl_in_the_reward_and_its_adaptive_coefficient(found, record, largest_difference):
     rewards, kls, coefficients = [], [], []
-    for given, case, inputs in cases(batches, "kl_rewards"):
+    for given, case, inputs in cases(found, "kl_rewards"):
         part = KlReward(
             estimator=case["estimator"],
             coefficient=case["coefficient"],

@@ -179,22 +179,50 @@ def plain(values: Tensor) -> Any:
     return [["nan" if math.isnan(value) else value for value in row] for row in values.tolist()]
 
 
+def stops() -> list[dict[str, Any]]:
+    """Steps at which upstream raises an error."""
+    from verl.trainer.ppo import core_algos
+
+    cases = []
+    for name, rows in product(
+        ("gae", "reinforce_plus_plus", "reinforce_plus_plus_baseline"),
+        ([[0, 0], [0, 0]], [[0, 1], [0, 0]]),
+    ):
+        cases.append({"estimator": name, "mask": rows, "groups": [0, 0]})
+    cases.append({"estimator": "grpo_passk", "mask": [[1, 1]] * 3, "groups": [4, 4, 7]})
+    for case in cases:
+        mask = torch.tensor(case["mask"])
+        given = {"token_level_rewards": torch.ones(mask.shape), "response_mask": mask}
+        if case["estimator"] == "gae":
+            given |= {"values": torch.zeros(mask.shape), "gamma": 1.0, "lam": 1.0}
+        else:
+            given |= {"index": np.array(case["groups"]), "config": Config(gamma=1.0)}
+        try:
+            core_algos.get_adv_estimator_fn(case["estimator"])(**given)
+        except ValueError as error:
+            case["error"] = str(error)
+    return cases
+
+
 def observe() -> dict[str, Any]:
     return {
-        name: {
-            "inputs": {
-                field: value.tolist() if isinstance(value, Tensor) else value
-                for field, value in given.items()
-            },
-            "outputs": {
-                dtype: {
-                    "advantages": estimates(given, DTYPES[dtype]),
-                    "kl_rewards": kl_rewards(given, DTYPES[dtype]),
-                }
-                for dtype in DTYPES
-            },
-        }
-        for name, given in batches().items()
+        "stops": stops(),
+        "batches": {
+            name: {
+                "inputs": {
+                    field: value.tolist() if isinstance(value, Tensor) else value
+                    for field, value in given.items()
+                },
+                "outputs": {
+                    dtype: {
+                        "advantages": estimates(given, DTYPES[dtype]),
+                        "kl_rewards": kl_rewards(given, DTYPES[dtype]),
+                    }
+                    for dtype in DTYPES
+                },
+            }
+            for name, given in batches().items()
+        },
     }
 
 
