@@ -14,8 +14,9 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; 
 
 
 @click.command("compile")
-@click.argument("source", metavar="SOURCE")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("words", nargs=-1, metavar="SOURCE [KEY=VALUE]...")
+@click.option("--config-path", type=FOLDER, help="A config tree of yours, in place of SOURCE.")
+@click.option("--config-name", metavar="NAME", help="The config in it, as Hydra's own option.")
 @_PROFILE
 @click.option("--bind", multiple=True, metavar="NAME=VALUE", help="Bind an input; may be repeated.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that a script reads.")
@@ -26,8 +27,9 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; 
 @json_option
 @answers
 def compile_(
-    source: str,
-    overrides: tuple[str, ...],
+    words: tuple[str, ...],
+    config_path: Path | None,
+    config_name: str | None,
     profile: str | None,
     bind: tuple[str, ...],
     env: tuple[str, ...],
@@ -40,18 +42,19 @@ def compile_(
     """Judge every leaf of a launch, and lower it to a recipe.
 
     SOURCE is a launch script (.sh), a config file (.yaml, .json), hydra:ppo_trainer, launch:grpo or
-    workload:NAME; overrides are Hydra's. A script is read and never run: --env and --arg give what it
+    workload:NAME; overrides are Hydra's. With --config-path and --config-name there is no SOURCE. A script is read and never run: --env and --arg give what it
     would get from outside.
     Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME.
     """
     from miniverl.bench import compiled_view
     from miniverl.bench.progress import bars
     from miniverl.compiler import scripts
-    from miniverl.compiler.lower import compile_launch, compile_script
+    from miniverl.compiler.lower import compile_launch, compile_script, compile_tree
 
     _require_two_files(output, report)
+    source, overrides = _source(words, config_path, config_name)
     kind, _, name = source.partition(":")
-    is_script = scripts.is_script(source)
+    is_script = config_path is None and scripts.is_script(source)
     if not is_script:
         _require_nothing_of_a_script(env, arg, launch)
     with bars() as progress:
@@ -60,6 +63,10 @@ def compile_(
             given = scripts.Given(environment=variables, arguments=arg, number=launch)
             compiled = compile_script(
                 Path(source), overrides, given, profile=profile, bindings=bind, progress=progress
+            )
+        elif config_path is not None:
+            compiled = compile_tree(
+                config_path, source, overrides, profile=profile, bindings=bind, progress=progress
             )
         elif kind == "workload":
             _require_no_bindings(bind, profile)
@@ -145,6 +152,20 @@ def run(
     if ended.exit is not Exit.DONE:
         say(f"{ended.sentence} The run folder is {os.path.relpath(out)}.")
     return ended.exit
+
+
+def _source(
+    words: tuple[str, ...], config_path: Path | None, config_name: str | None
+) -> tuple[str, tuple[str, ...]]:
+    """What to compile, and the overrides: a config by its name needs no SOURCE before them."""
+    if config_name is not None:
+        name = config_name.removesuffix(".yaml")
+        return (name if config_path else f"hydra:{name}"), words
+    if config_path is not None:
+        raise click.UsageError("--config-path needs --config-name")
+    if not words:
+        raise click.UsageError("Missing argument 'SOURCE'.")
+    return words[0], words[1:]
 
 
 def _inputs(options: Mapping[str, Path | None], bind: tuple[str, ...]) -> dict[str, Path]:

@@ -1,10 +1,12 @@
 """The child process that lets Hydra compose a config, as upstream's own `@hydra.main` does.
 
 Reads one request from standard input and writes one answer to standard output, both JSON:
-    {"tree": folder, "config_name": name, "overrides": [text, ...]}
-    {"leaves": {field: value}, "interpolations": {field: text}, "faults": [{"override", "field", "reason"}]}
+    {"tree": folder, "user_tree": folder or null, "config_name": name, "overrides": [text, ...]}
+    {"leaves": {field: value}, "interpolations": {field: text}, "faults": [{"override", "field", "reason"}],
+     "read": [file of the user's tree, ...], "searchpath": what the user's config says, or null}
 A leaf is a scalar, a whole list or an empty mapping. Overrides are counted from 0. A faulty override is left
 out and the rest composed again, so that every fault is found at once. Nothing is written anywhere.
+A user's tree is found first and the pinned one behind it, as with `--config-path` and `hydra.searchpath`.
 """
 
 import gc
@@ -12,29 +14,39 @@ import json
 import math
 import os
 import re
+import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import hydra
 import yaml  # type: ignore[import-untyped]
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from miniverl.compiler.bounded import Bounds
 from miniverl.compiler.leaf import flat
 
+Compose = Callable[[Sequence[str]], DictConfig]
+
 # Hydra raises a bare ValueError where a config group gets a number, asserts that a group has a name, and follows
-# a list into a list as deep as Python lets it.
+# a list into a list as deep as Python lets it. A user's files may be no YAML, or may not be read.
 COMPOSITION_ERRORS = (
     HydraException,
     OmegaConfBaseException,
     ValueError,
     AssertionError,
     RecursionError,
+    yaml.YAMLError,
+    OSError,
 )
+MOST_BYTES, MOST_SECONDS = 2 * 2**30, 20  # a composition takes a hundredth of them
 ADVICE = re.compile(
     r"^(To append|Either remove|Or add|See https|Config search path|\d\. |\tprovider)"
 )
@@ -56,29 +68,60 @@ def main() -> None:
         yaml.SafeLoader = yaml.CSafeLoader
     request = json.load(sys.stdin)
     os.environ.clear()  # ${oc.env:NAME} finds nothing, not even what started this process
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
+    tree, user_tree = Path(request["tree"]), request["user_tree"]
+    bounds = Bounds(user_tree and Path(user_tree), [tree, Path(hydra.__file__).parent])
+    bounds.hold()
     faults: list[Fault] = []
-    answer: dict[str, Any] = {"leaves": {}, "interpolations": {}}
-    with initialize_config_dir(request["tree"], version_base=None):
-        config = _composed(request["config_name"], request["overrides"], faults)
+    answer: dict[str, Any] = {"leaves": {}, "interpolations": {}, "searchpath": None}
+    with initialize_config_dir(user_tree or str(tree), version_base=None):
+        behind = [f"hydra.searchpath=[{_quoted(f'file://{tree}')}]"] if user_tree else []
+        compose = partial(_compose, request["config_name"], behind)
+        config = _composed(compose, request["overrides"], faults)
         if config is not None:
-            answer = {
+            answer |= {
                 "leaves": _resolved(config, faults),
                 "interpolations": _interpolations(config),
             }
+    if user_tree:
+        folder = Path(user_tree).resolve()
+        answer["read"] = [path.relative_to(folder).as_posix() for path in bounds.read]
+        answer["searchpath"] = _searchpath(folder / f"{request['config_name']}.yaml")
     json.dump({**answer, "faults": [asdict(fault) for fault in faults]}, sys.stdout)
 
 
-def _composed(name: str, overrides: Sequence[str], faults: list[Fault]) -> DictConfig | None:
+def _compose(name: str, behind: Sequence[str], overrides: Sequence[str]) -> DictConfig:
+    return hydra.compose(name, overrides=[*behind, *overrides])
+
+
+def _quoted(text: str) -> str:
+    """As one word of Hydra's grammar."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _searchpath(primary: Path) -> Any:
+    """What the user's config says of other config trees; Hydra hears of it in this file alone."""
+    try:
+        config = yaml.safe_load(primary.read_text(encoding="utf-8"))
+    except COMPOSITION_ERRORS:
+        return None  # it did not compose either
+    own = config.get("hydra") if isinstance(config, dict) else None
+    return own.get("searchpath") if isinstance(own, dict) else None
+
+
+def _composed(compose: Compose, overrides: Sequence[str], faults: list[Fault]) -> DictConfig | None:
     """The composed config without the overrides that Hydra refuses; None when it refuses the config itself."""
     try:
-        return compose(name, overrides=list(overrides))
+        return compose(overrides)
     except COMPOSITION_ERRORS:
         good = dict(_parsed(overrides, faults))
     while True:
         try:
-            return compose(name, overrides=list(good.values()))
+            return compose(list(good.values()))
         except COMPOSITION_ERRORS as error:
-            number = _culprit(name, good, str(error)) if good else None
+            number = _culprit(compose, good, str(error)) if good else None
             field = "" if number is None else key_of(overrides[number])
             faults.append(Fault(number, field, condensed(error)))
             if number is None:
@@ -104,7 +147,7 @@ def _parsed(overrides: Sequence[str], faults: list[Fault]) -> Iterator[tuple[int
             yield number, text
 
 
-def _culprit(name: str, good: Mapping[int, str], message: str) -> int | None:
+def _culprit(compose: Compose, good: Mapping[int, str], message: str) -> int | None:
     """The override that the message names; else the one without which the message does not appear."""
     named = [number for number, text in good.items() if _names(message, text)]
     if len(named) == 1:
@@ -113,7 +156,7 @@ def _culprit(name: str, good: Mapping[int, str], message: str) -> int | None:
     composes, fails = -1, len(numbers)
     while fails - composes > 1:
         middle = (composes + fails) // 2
-        if _refusal(name, [good[number] for number in numbers[:middle]]) == message:
+        if _refusal(compose, [good[number] for number in numbers[:middle]]) == message:
             fails = middle
         else:
             composes = middle
@@ -125,9 +168,9 @@ def _names(message: str, override: str) -> bool:
     return f"'{key_of(override)}'" in message or f"'{with_package}'" in message
 
 
-def _refusal(name: str, overrides: list[str]) -> str:
+def _refusal(compose: Compose, overrides: list[str]) -> str:
     try:
-        compose(name, overrides=overrides)
+        compose(overrides)
     except COMPOSITION_ERRORS as error:
         return str(error)
     return ""

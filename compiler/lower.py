@@ -18,6 +18,7 @@ from miniverl.compiler.rules.switches import schedule_kind, validates
 from miniverl.compiler.rules.trainer import total_steps
 from miniverl.compiler.source import Override, Source
 from miniverl.compiler.suggest import did_you_mean
+from miniverl.compiler.user_tree import UserTree
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Recipe
@@ -74,6 +75,28 @@ def compile_launch(
     _covers(chosen, config_name, "command line")
     composed = sources.compose(
         config_name, stated, launched=launched, version=chosen.verl, progress=progress
+    )
+    return compile_source(composed, bound, chosen)
+
+
+def compile_tree(
+    folder: Path,
+    config_name: str,
+    overrides: Sequence[str | Override],
+    *,
+    profile: str | None = None,
+    bindings: Sequence[str] = (),
+    progress: upstream.Progress = upstream.quiet,
+) -> Compiled:
+    """Compile a config in a user's own tree, which is found before upstream's. Raises what `compile_launch` does."""
+    bound = parse(bindings)
+    chosen = profiles.named(profile)
+    composed = sources.compose(
+        config_name,
+        _numbered(overrides),
+        user_tree=UserTree.at(folder),
+        version=chosen.verl,
+        progress=progress,
     )
     return compile_source(composed, bound, chosen)
 

@@ -7,7 +7,6 @@ so that the same overrides mean the same config on every machine.
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +19,15 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from miniverl.compiler import legacy, upstream
+from miniverl.compiler import upstream
+from miniverl.compiler.faults import composition_problems, out_of_the_tree
 from miniverl.compiler.leaf import nested, parents
-from miniverl.compiler.suggest import did_you_mean, nearest
+from miniverl.compiler.suggest import did_you_mean
+from miniverl.compiler.user_tree import UserTree
 from miniverl.compiler.whole import json_text, write_json
 from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 
 MANDATORY = "???"  # upstream's mark of a leaf that has no value until somebody sets one
-_LEADS_OUT = re.compile(r"(^|[/\\'\"\[,\s])\.\.([/\\'\"\],\s]|$)|^[\s'\"\[]*[/~]|://")
 LAUNCHES = files("miniverl.compiler") / "launches"
 
 
@@ -135,32 +135,49 @@ def compose(
     stated: Sequence[Override],
     *,
     launched: Sequence[Override] = (),
+    user_tree: UserTree | None = None,
     version: str,
     progress: upstream.Progress = upstream.quiet,
 ) -> Source:
     """The config that upstream's `main` would see with the overrides `stated` on top of those `launched`.
 
-    Without `launched`, those stated are the launch. Raises Refused with everything that does not compose.
+    Without `launched`, those stated are the launch. The files of a user's tree are found before upstream's.
+    Raises Refused with everything that does not compose.
     """
     tree = upstream.tree(version, progress)
-    known = [path.stem for path in tree.glob("[!_]*.yaml")]
+    trees = [tree] if user_tree is None else [user_tree.folder, tree]
+    known = [path.stem for folder in trees for path in folder.glob("[!_]*.yaml")]
     if config_name not in known:
         raise WrongCall([_unknown("config name", config_name, known)])
     overrides = (*launched, *stated)
-    if hostile := tuple(_out_of_the_tree(overrides, tree)):
+    finds = () if user_tree is None else user_tree.finds_upstream(overrides)
+    if hostile := tuple(out_of_the_tree([one for one in overrides if one not in finds], trees)):
         raise Refused(hostile)
     heard = [one for one in overrides if not one.key.startswith("hydra.")]
-    child = _ask(tree, config_name, heard)
-    shipped = _composed_once(tree, version, config_name, (), "defaults")
-    answer = _answer(child)
+    child = _ask(tree, config_name, heard, user_tree)
+    shipped_as = config_name if user_tree is None else "ppo_trainer"
+    shipped = _composed_once(tree, version, shipped_as, (), "defaults")
+    answer = _answer(child, user_tree)
     leaves, interpolations = answer["leaves"], answer["interpolations"]
-    origins = dict(_origins({**shipped, **leaves}, interpolations, heard))
+    notes = [
+        f"{one}: it sets Hydra itself, and nothing here reads it"
+        for one in overrides
+        if one not in heard and one not in finds
+    ]
+    lines: Mapping[str, str] = {}
+    if user_tree is not None:
+        lines = user_tree.origins(answer["read"], config_name) if leaves else {}
+        notes += user_tree.notes(answer["searchpath"], finds, config_name)
+    origins = dict(_origins({**shipped, **leaves}, interpolations, heard, lines))
     problems = [
-        *_composition_problems(answer, heard, origins, shipped, tree),
+        *composition_problems(answer, heard, origins, shipped, trees),
         *_missing(leaves, origins, shipped),
     ]
+    if user_tree is not None:
+        problems += user_tree.problems(answer["searchpath"], leaves, shipped, config_name)
     if problems:
         raise Refused(problems)
+    where = "" if user_tree is None else f" in {user_tree.folder.name}, on the tree"
     return Source(
         config_name=config_name,
         leaves=leaves,
@@ -169,16 +186,12 @@ def compose(
         if launched
         else leaves,
         defaults=shipped,
-        description=f"{config_name} of verl {version} with {len(overrides)} overrides",
+        description=f"{config_name}{where} of verl {version} with {len(overrides)} overrides",
         sha256=config_sha256(leaves),
-        notes=tuple(
-            f"{one}: it sets Hydra itself, and nothing here reads it"
-            for one in overrides
-            if one not in heard
-        ),
+        notes=tuple(notes),
         stated=None,
         required=(),
-        mends_missing="Drop that override",
+        mends_missing="Drop that override" if user_tree is None else "Leave it in its place",
     )
 
 
@@ -207,7 +220,7 @@ def _composed_once(
     stored = _kept(kept)
     if stored is not None and stored["key"] == key:
         return dict(stored["leaves"])
-    answer = _answer(_ask(tree, config_name, overrides))
+    answer = _answer(_ask(tree, config_name, overrides, None), None)
     assert not answer["faults"], answer["faults"]
     known = {"key": key, "leaves": answer["leaves"]}
     with suppress(CannotHere):  # where the cache may not be written, each call composes anew
@@ -225,10 +238,13 @@ def _kept(path: Path) -> dict[str, Any] | None:
     return stored if written == _sha256(json_text(stored)) else None
 
 
-def _ask(tree: Path, config_name: str, overrides: Sequence[Override]) -> subprocess.Popen[str]:
+def _ask(
+    tree: Path, config_name: str, overrides: Sequence[Override], user_tree: UserTree | None
+) -> subprocess.Popen[str]:
     """The child that composes, with its request handed over; its environment holds nothing of the user's."""
     request = {
         "tree": str(tree),
+        "user_tree": None if user_tree is None else str(user_tree.folder),
         "config_name": config_name,
         "overrides": [override.text for override in overrides],
     }
@@ -248,108 +264,34 @@ def _ask(tree: Path, config_name: str, overrides: Sequence[Override]) -> subproc
     return child
 
 
-def _answer(child: subprocess.Popen[str]) -> dict[str, Any]:
+def _answer(child: subprocess.Popen[str], user_tree: UserTree | None) -> dict[str, Any]:
+    """Raises Refused where it is a user's file that Hydra stumbles over."""
     output, errors = child.communicate()
+    if child.returncode != 0 and user_tree is not None:
+        raise Refused([user_tree.stumbled(errors)])
     assert child.returncode == 0, errors
     answer: dict[str, Any] = json.loads(output)
     return answer
 
 
 def _origins(
-    leaves: Mapping[str, Any], interpolations: Mapping[str, str], overrides: Sequence[Override]
+    leaves: Mapping[str, Any],
+    interpolations: Mapping[str, str],
+    overrides: Sequence[Override],
+    lines: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
-    """Where each leaf was set: the last override of it or above it, else upstream's tree."""
-    setters = {override.key: override for override in overrides}
+    """Where each leaf was set: the last override of it or above it, a line of the user's, else upstream's tree."""
+    setters = {override.key: str(override) for override in overrides}
     for field in leaves:
         above = [field, *parents(field)]
         setter = next((setters[path] for path in above if path in setters), None)
-        if setter is not None:
-            yield field, str(setter)
+        line = next((lines[path] for path in above if path in lines), None)
+        if setter or line:
+            yield field, str(setter or line)
         elif field in interpolations:
             yield field, f"default {interpolations[field]}"
         else:
             yield field, "default"
-
-
-def _composition_problems(
-    answer: Mapping[str, Any],
-    overrides: Sequence[Override],
-    origins: Mapping[str, str],
-    shipped: Mapping[str, Any],
-    tree: Path,
-) -> Iterator[Problem]:
-    """Faults in the order of the overrides; without the leaves that only point at a faulty one."""
-    values = {**answer["leaves"], **answer["interpolations"]}
-    causes = [
-        fault
-        for fault in answer["faults"]
-        if fault["override"] is not None
-        or not origins.get(fault["field"], "").startswith("default ")
-    ]
-    last = len(overrides)
-    for fault in sorted(
-        causes, key=lambda one: last if one["override"] is None else one["override"]
-    ):
-        number, field, reason = fault["override"], fault["field"], fault["reason"]
-        text = values[field] if number is None else overrides[number].text.partition("=")[2]
-        yield Problem(
-            field=field or "override",
-            value=text,
-            origin=origins[field] if number is None else str(overrides[number]),
-            reason=reason,
-            fix=_fix(field, str(text), reason, shipped, tree),
-        )
-
-
-def _fix(field: str, text: str, reason: str, shipped: Mapping[str, Any], tree: Path) -> str:
-    """What mends a fault that Hydra or OmegaConf reported in its own words."""
-    fields = {path for leaf in shipped for path in (leaf, *parents(leaf))}
-    if "sweep" in reason:
-        return f"Give one value; a list is {field}=[a,b], a string with commas {field}='a,b'"
-    if "does not resolve" in reason:
-        missing = reason.partition("key '")[2].partition("'")[0]
-        close = nearest(missing, fields) if missing else None
-        return f"Did you mean ${{{close}}}?" if close else "Write the value itself"
-    if "append" in reason:
-        return f"Write {field}={text} without the +"
-    if "delete" in reason:
-        return did_you_mean(field, fields, "Drop the override: there is nothing to take away")
-    if "Available options" in reason or "onfig group" in reason:
-        options = _groups(tree).get(field, [])
-        return did_you_mean(text, options, f"Take one of {', '.join(options) or 'what is there'}")
-    if reason.startswith("Could not") and (successor := legacy.fix(field)):
-        return successor
-    if reason.startswith("Could not"):
-        return did_you_mean(field, fields, f"Write +{field}={text} if upstream reads such a key")
-    if "finite" in reason:
-        return "Give a finite number"
-    return f"Follow Hydra's grammar: {field or 'name'}=value, strings with special characters in quotes"
-
-
-def _out_of_the_tree(overrides: Sequence[Override], tree: Path) -> Iterator[Problem]:
-    """Overrides that would compose files from elsewhere: only the pinned tree is known to the rules."""
-    groups = _groups(tree)
-    for override in overrides:
-        group, _, text = override.text.lstrip("+~").partition("=")
-        folder = group.partition("@")[0].strip()
-        is_group = "/" in folder or folder in groups
-        leads_out = bool(_LEADS_OUT.search(text)) or bool(_LEADS_OUT.search(folder))
-        if override.key == "hydra.searchpath" or (is_group and leads_out):
-            yield Problem(
-                field=override.key,
-                value=text,
-                origin=str(override),
-                reason="it takes config files from outside of the pinned tree",
-                fix="Remove it, and state what those files hold as overrides",
-            )
-
-
-def _groups(tree: Path) -> dict[str, list[str]]:
-    """Config groups and their options."""
-    groups: dict[str, list[str]] = {}
-    for path in sorted(tree.rglob("*.yaml")):
-        groups.setdefault(path.parent.relative_to(tree).as_posix(), []).append(path.stem)
-    return groups
 
 
 def _missing(
