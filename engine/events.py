@@ -13,6 +13,7 @@ Phase = Literal[
     "reward",
     "score_old",
     "score_reference",
+    "score_teacher",
     "advantage",
     "update",
     "checkpoint",

@@ -10,6 +10,8 @@ from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.reward import Reward, scorer
+from miniverl.engine.rows import read_rows
+from miniverl.engine.teachers import check_teachers, routes
 from miniverl.engine.trajectory import Prompt
 
 _NO_VALIDATION_DATA = Problem(
@@ -55,6 +57,7 @@ class LoadedInputs:
     tokenizer: models.Tokenizer
     end_tokens: tuple[int, ...]
     prompts: Sequence[Prompt]
+    teacher_of_prompt: Mapping[int, int]  # prompt_id -> index of its teacher
     reward: Reward
     held_out: Sequence[Prompt]
     held_out_reward: Reward
@@ -71,12 +74,17 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
         if inputs.validation is None:
             raise WrongCall([_NO_VALIDATION_DATA])
         held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
+    teacher_of_prompt: Mapping[int, int] = {}
+    if recipe.distillation is not None:
+        check_teachers(recipe.distillation, inputs.teachers, tokenizer)
+        teacher_of_prompt = routes(prompts, read_rows(inputs.train), recipe.distillation)
     ends = () if recipe.rollout.ignores_eos else models.end_tokens(tokenizer, inputs.model)
     name, arguments = recipe.reward.scorer, recipe.reward.arguments
     return LoadedInputs(
         tokenizer=tokenizer,
         end_tokens=ends,
         prompts=prompts,
+        teacher_of_prompt=teacher_of_prompt,
         reward=scorer(name, arguments, prompts),
         held_out=held_out,
         held_out_reward=scorer(name, arguments, held_out),

@@ -30,7 +30,7 @@ from miniverl.engine.events import (
     ValidationFinished,
     Warned,
 )
-from miniverl.engine.experience import Experience
+from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.export import export
 from miniverl.engine.gather import Gathered, Judged, filter_metrics, gather
 from miniverl.engine.identity import identity, make_deterministic
@@ -47,6 +47,7 @@ from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.schedule import factor
 from miniverl.engine.score import Scores, score
 from miniverl.engine.seeds import named_seed
+from miniverl.engine.teachers import Teachers, load_teachers
 from miniverl.engine.trajectory import Prompt, Trajectory
 from miniverl.engine.update import Plan, adamw, update
 
@@ -120,6 +121,7 @@ class _Training:
         self.policy = self._load_policy(inputs.model, device)
         self._clock = Clock(journal, self.policy.device)
         self._reference = self._load_reference()
+        self._teachers = self._load_teachers(inputs.teachers, device)
         self.optimizer = adamw(self.policy.trained(), recipe.optimizer)
         self._decoder = Decoder(self.policy, models.DTYPES[recipe.rollout.dtype])
         self._logs = {name: Log(out / name) for name in folder.LOGS}
@@ -151,7 +153,8 @@ class _Training:
         trajectories = gathered.trajectories
         old = self._scores("score_old", step, self.policy, trajectories)
         reference = self._reference_scores(step, trajectories)
-        experiences = self._experiences(step, trajectories, old, reference)
+        targets = self._teacher_targets(step, trajectories)
+        experiences = self._experiences(step, trajectories, old, reference, targets)
         with self._clock.phase("update", step) as counted:
             numbers = update(
                 self.policy.trained(),
@@ -243,12 +246,26 @@ class _Training:
         with self._reference() as model:
             return self._scores("score_reference", step, model, trajectories)
 
+    def _teacher_targets(
+        self, step: int, trajectories: Sequence[Trajectory]
+    ) -> Sequence[TeacherTargets | None]:
+        if self._teachers is None:
+            return [None] * len(trajectories)
+        with self._clock.phase("score_teacher", step) as counted:
+            counted.tokens = _num_tokens(trajectories)
+            return self._teachers.targets(
+                trajectories,
+                micro_batch_tokens=self._recipe.update.micro_batch_tokens,
+                num_tokens=len(self.policy.head_VH),
+            )
+
     def _experiences(
         self,
         step: int,
         trajectories: Sequence[Trajectory],
         old: Scores,
         reference: Scores | None,
+        targets: Sequence[TeacherTargets | None],
     ) -> list[Experience]:
         with self._clock.phase("advantage", step):
             rewards_NR, mask_NR = _token_rewards(trajectories)
@@ -273,7 +290,7 @@ class _Training:
                     importance_weights_R=None,
                     values_R=None,
                     returns_R=None,
-                    teacher=None,
+                    teacher=targets[index],
                 )
                 for index, trajectory in enumerate(trajectories)
                 for length in [len(trajectory.response_tokens)]
@@ -326,6 +343,8 @@ class _Training:
     ) -> None:
         for each in experiences:
             self._logs["trajectories.jsonl"].append(metrics.trajectory_row(step, each))
+            if self._teachers is not None:
+                self._logs["teacher_targets.jsonl"].append(self._teachers.row(step, each))
         self._logs["metrics.jsonl"].append({"step": step, **finite(numbers)})
 
     def _save(self, step: int, cursor: Cursor, identity: Mapping[str, str]) -> None:
@@ -372,6 +391,15 @@ class _Training:
         with reference() as model:
             self._report("reference", model, started)
         return reference
+
+    def _load_teachers(self, paths: Sequence[Path], device: str) -> Teachers | None:
+        recipe, started = self._recipe.distillation, time.perf_counter()
+        if recipe is None:
+            return None
+        teachers = load_teachers(recipe, paths, self._parts.teacher_of_prompt, device)
+        for teacher, model in zip(recipe.teachers, teachers.models, strict=True):
+            self._report(teacher.input, model, started)
+        return teachers
 
     def _report(self, role: str, model: Model, started: float) -> None:
         trained = model.trained() if role == "policy" else {}

@@ -10,11 +10,11 @@ from typing import Any
 
 from miniverl.engine import models
 from miniverl.engine.digest import weights_sha256
-from miniverl.engine.experience import TeacherTargets
+from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Distillation, Policy, Teacher
-from miniverl.engine.teach import teacher_targets
+from miniverl.engine.teach import target_row, teacher_targets
 from miniverl.engine.trajectory import Prompt, Trajectory
 
 _SHOWN_ROWS = 20
@@ -31,6 +31,12 @@ class Teachers:
     def key(self, trajectory: Trajectory) -> str | None:
         """The key of the trajectory's teacher."""
         return self.recipe.teachers[self.of_prompt[trajectory.prompt_id]].key
+
+    def row(self, step: int, experience: Experience) -> dict[str, Any]:
+        """The experience's line in teacher_targets.jsonl."""
+        assert experience.teacher is not None
+        trajectory = experience.trajectory
+        return target_row(step, trajectory, self.key(trajectory), experience.teacher)
 
     def targets(
         self, trajectories: Sequence[Trajectory], *, micro_batch_tokens: int, num_tokens: int
