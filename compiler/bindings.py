@@ -16,8 +16,10 @@ from miniverl.engine.digest import rows_sha256, weights_sha256
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 from miniverl.engine.recipe import Dtype
 
+_PLAIN_SCORE = {"acc": "reward"}  # upstream's name of a score that is a number, and a recipe's
 REWARDS = ("last_number",)
 DTYPES: tuple[str, ...] = get_args(Dtype)
+_TEACHERS = "distillation.teacher_models."
 _MEDIA = ("vision_config", "audio_config")  # what a model that sees or hears has in its config.json
 
 # Upstream scores and updates in bfloat16 over float32 weights unless `+fsdp_config.mixed_precision` says
@@ -52,15 +54,23 @@ class Bindings:
     validation: Rows | None
     without_validation: bool
     reward: str | None
+    critic: Model | None
+    teachers: Mapping[str | None, Model]  # by the key of their prompts; None takes every prompt
     compute_dtype: str
     origins: Mapping[str, str]
 
-    def missing(self, *, validates: bool) -> list[str]:
-        """The bindings without which nothing can run; a run that never validates needs no rows for it."""
-        needs_validation = validates and not self.without_validation
-        bound = {"model": self.model, "train": self.train, "reward": self.reward}
-        unbound = [name for name, value in bound.items() if value is None]
-        return unbound + ["validation"] * (needs_validation and self.validation is None)
+    @property
+    def bound(self) -> dict[str, Any]:
+        """What is bound, by the names that it is bound under."""
+        named = {
+            "model": self.model,
+            "train": self.train,
+            "reward": self.reward,
+            "validation": self.validation,
+            "critic": self.critic,
+            **{teacher_name(key): model for key, model in self.teachers.items()},
+        }
+        return {name: value for name, value in named.items() if value is not None}
 
     def for_rules(self) -> dict[str, Any]:
         """What rules may look at: digests, counts and names."""
@@ -73,14 +83,23 @@ class Bindings:
             "without_validation": self.without_validation,
             "reward": self.reward,
             "reward_arguments": {},
+            "reward_metrics": None if self.reward is None else _PLAIN_SCORE,
+            "critic": self.critic.sha256 if self.critic else None,
+            "teachers": {key: model.sha256 for key, model in self.teachers.items()},
             "compute_dtype": self.compute_dtype,
         }
+
+
+def teacher_name(key: str | None) -> str:
+    """The name that a teacher is bound under: teacher.KEY, where there are several."""
+    return "teacher" if key is None else f"teacher.{key}"
 
 
 def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
     """The bindings in `name=value` texts; raises WrongCall with every mistake in them.
 
-    Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME, compute_dtype=NAME.
+    Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME, compute_dtype=NAME,
+    critic=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
     """
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -88,7 +107,8 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
     for text in texts:
         name, equals, value = text.partition("=")
         origin = f"{where} {text}"
-        if name not in _READERS or not equals:
+        read = _reader(name)
+        if read is None or not equals:
             problems.append(_unknown(name, value, origin))
         elif name in origins:
             problems.append(
@@ -103,7 +123,7 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
         else:
             origins[name] = origin
             try:
-                values[name] = _READERS[name](value, origin)
+                values[name] = read(value, origin)
             except WrongCall as wrong:
                 problems.extend(wrong.problems)
     if problems:
@@ -114,6 +134,12 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
         validation=values.get("validation"),
         without_validation="validation" in values and values["validation"] is None,
         reward=values.get("reward"),
+        critic=values.get("critic"),
+        teachers={
+            name.partition(".")[2] or None: model
+            for name, model in values.items()
+            if name.partition(".")[0] == "teacher"
+        },
         compute_dtype=values.get("compute_dtype", UPSTREAM_COMPUTE_DTYPE),
         origins=origins,
     )
@@ -138,6 +164,10 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
         block = "miniverl.reward.provider"
         field = block if leaves.get(block) else "reward.custom_reward_function.path"
         rows["reward"] = (field, bindings.reward)
+    if bindings.critic:
+        rows["critic"] = ("critic.model.path", {"sha256": bindings.critic.sha256})
+    for key, teacher in bindings.teachers.items():
+        rows[teacher_name(key)] = (_teacher_path(key, leaves), {"sha256": teacher.sha256})
     source_values: dict[str, Any] = {**leaves}
     if "compute_dtype" in bindings.origins:
         field = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
@@ -154,21 +184,31 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
     ]
 
 
-def _model(text: str, origin: str) -> Model:
-    path = Path(text).expanduser()
-    if not (path / "config.json").is_file():
-        fix = "Give a folder in Hugging Face's layout"
-        raise WrongCall([_problem("model", text, origin, "no folder with a config.json", fix)])
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        reason = f"its config.json is not JSON: {error}"
-        raise WrongCall([_problem("model", text, origin, reason, "Fetch it again")]) from error
-    for media in _MEDIA:
-        if media in config:
-            reason = f"its config.json has a {media}; only text is trained on here"
-            raise WrongCall([_problem("model", text, origin, reason, "Give a model of text")])
-    return Model(path=path, sha256=weights_sha256(path))
+def _teacher_path(key: str | None, leaves: Mapping[str, Any]) -> str:
+    """The leaf that names the teacher of this key, by whatever name it has there."""
+    entries = (field for field, value in leaves.items() if key is not None and value == key)
+    named = (field.removesuffix(".key") for field in entries if field.startswith(_TEACHERS))
+    return next(named, f"{_TEACHERS}teacher_model") + ".model_path"
+
+
+def _model(name: str) -> Callable[[str, str], Model]:
+    def read(text: str, origin: str) -> Model:
+        path = Path(text).expanduser()
+        if not (path / "config.json").is_file():
+            fix = "Give a folder in Hugging Face's layout"
+            raise WrongCall([_problem(name, text, origin, "no folder with a config.json", fix)])
+        try:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            reason = f"its config.json is not JSON: {error}"
+            raise WrongCall([_problem(name, text, origin, reason, "Fetch it again")]) from error
+        for media in _MEDIA:
+            if media in config:
+                reason = f"its config.json has a {media}; only text is trained on here"
+                raise WrongCall([_problem(name, text, origin, reason, "Give a model of text")])
+        return Model(path=path, sha256=weights_sha256(path))
+
+    return read
 
 
 def _rows(name: str) -> Callable[[str, str], Rows]:
@@ -223,12 +263,22 @@ def _one_of(name: str, known: Sequence[str]) -> Callable[[str, str], str]:
 
 
 _READERS: Mapping[str, Callable[[str, str], Any]] = {
-    "model": _model,
+    "model": _model("model"),
     "train": _rows("train"),
     "validation": _validation,
     "reward": _one_of("reward", REWARDS),
+    "critic": _model("critic"),
+    "teacher": _model("teacher"),
     "compute_dtype": _one_of("compute_dtype", DTYPES),
 }
+
+
+def _reader(name: str) -> Callable[[str, str], Any] | None:
+    """What reads the value of a binding; None for a name that nothing is bound under."""
+    kind, dot, key = name.partition(".")
+    if dot:
+        return _model(name) if kind == "teacher" and key else None
+    return _READERS.get(name)
 
 
 def _unknown(name: str, value: str, origin: str) -> Problem:
@@ -236,7 +286,7 @@ def _unknown(name: str, value: str, origin: str) -> Problem:
         name, _READERS, f"Bind name=value, where name is one of {', '.join(_READERS)}"
     )
     reason = (
-        "there is no such binding" if name not in _READERS else "a binding is written name=value"
+        "there is no such binding" if _reader(name) is None else "a binding is written name=value"
     )
     return _problem(name, value or None, origin, reason, fix)
 

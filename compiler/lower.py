@@ -11,10 +11,11 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, parse
 from miniverl.compiler.judge import context_of, judge, problems_of
 from miniverl.compiler.leaf import nested
+from miniverl.compiler.needs import needed_bindings, required_input
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.report import report
 from miniverl.compiler.rule import REJECTING, Class, Context, Finding
-from miniverl.compiler.rules.switches import schedule_kind, validates
+from miniverl.compiler.rules.switches import has_critic
 from miniverl.compiler.rules.trainer import total_steps
 from miniverl.compiler.source import Override, Source
 from miniverl.compiler.suggest import did_you_mean
@@ -23,16 +24,17 @@ from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.recipe import Recipe
 
-_OPTIM = "actor_rollout_ref.actor.optim"
-# What a recipe has only where a leaf asks for it.
-ABSENT = {
+# What a recipe has only where a leaf asks for it: it holds this unless a rule writes it, or a part of it.
+ABSENT: Mapping[str, Any] = {
+    "advantage.divides_by_std": None,
+    "advantage.gae_lambda": None,
+    "advantage.gamma": None,
+    "critic": None,
+    "distillation": None,
     "group_filter": None,
     "kl_reward": None,
+    "policy_loss.arguments": {},
     "rollout_correction": None,
-    "advantage.gamma": None,
-    "advantage.gae_lambda": None,
-    "distillation": None,
-    "critic": None,
 }
 _SOURCE = re.compile(r"(hydra|launch):(.+)")
 
@@ -48,7 +50,7 @@ class Compiled:
     warnings: tuple[str, ...]
     recipe: Recipe | None
     report: Mapping[str, Any]
-    paths: Mapping[str, Path | None]  # of the bound model, train and validation
+    paths: Mapping[str, Path | None]  # of the bound inputs, by the names that a recipe has for them
 
 
 def compile_launch(
@@ -148,9 +150,10 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
     findings = tuple(_shown(judged, source, profile))
     known = [one for one in findings if one.field not in source.open]
     problems = _of_known_leaves(problems_of(known), source)
-    required = source.required if problems else (*source.required, *_required_input(context))
+    required = source.required if problems else (*source.required, *required_input(context))
     status = "rejected" if problems else "needs_user_input" if required else "accepted"
-    missing = bindings.missing(validates=validates(context))
+    needed = needed_bindings(context)
+    missing = [name for name in needed if name not in bindings.bound]
     execution = _execution(status, missing, findings)
     recipe = _recipe(judged, context) if execution["status"] == "executable" else None
     warnings = (*source.notes, *map(_warning, (one for one in judged if one.warning)))
@@ -177,11 +180,7 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
             execution=execution,
             recipe=recipe,
         ),
-        paths={
-            "model": bindings.model.path if bindings.model else None,
-            "train": bindings.train.path if bindings.train else None,
-            "validation": bindings.validation.path if bindings.validation else None,
-        },
+        paths=_paths(bindings, needed, context),
     )
 
 
@@ -245,13 +244,25 @@ def written(findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def _recipe(findings: Sequence[Finding], context: Context) -> Recipe:
-    values = {
-        **ABSENT,
-        **written(findings),
-        "schema_version": recipes.SCHEMA_VERSION,
-        "learning_rate_schedule.total_steps": context.bindings["total_steps"],
-    }
+    values = written(findings)
+    values["schema_version"] = recipes.SCHEMA_VERSION
+    values["learning_rate_schedule.total_steps"] = context.bindings["total_steps"]
+    if has_critic(context):
+        values["critic.learning_rate_schedule.total_steps"] = context.bindings["total_steps"]
+    for path, absent in ABSENT.items():
+        if not any(one == path or one.startswith(f"{path}.") for one in values):
+            values[path] = absent
     return recipes.from_dict(nested(values), "the compiled launch")
+
+
+def _paths(bindings: Bindings, needed: Sequence[str], context: Context) -> dict[str, Path | None]:
+    """Where the inputs lie; a critic that shares the policy's weights comes from the policy's folder."""
+    bound = bindings.bound
+    names = dict.fromkeys(("model", "train", "validation", *needed))
+    held = {name: bound.get(name) for name in names if name != "reward"}
+    if has_critic(context):
+        held["critic"] = bindings.critic or bindings.model
+    return {name: one.path if one else None for name, one in held.items()}
 
 
 def seen_by_rules(bindings: Bindings, source: Source) -> dict[str, Any]:
@@ -272,26 +283,6 @@ def _of_known_leaves(problems: Sequence[Problem], source: Source) -> tuple[Probl
         return tuple(problems)
     known = source.leaves.keys() & source.defaults.keys()
     return tuple(problem for problem in problems if problem.field in known)
-
-
-def _required_input(context: Context) -> tuple[Problem, ...]:
-    """The one number that the launch may leave to the rows, and that is known only once they are tokenised."""
-    leaves = context.leaves
-    counts_on_it = schedule_kind(context) == "cosine" or (
-        leaves[f"{_OPTIM}.lr_warmup_steps"] <= 0 and leaves[f"{_OPTIM}.lr_warmup_steps_ratio"] > 0
-    )
-    is_known = leaves["trainer.total_training_steps"] is not None
-    if is_known or not counts_on_it or not leaves["data.filter_overlong_prompts"]:
-        return ()
-    problem = Problem(
-        field="trainer.total_training_steps",
-        value=None,
-        origin="default",
-        reason="the learning rate follows the number of steps, and that depends on how many prompts are "
-        "short enough, which only tokenising them shows",
-        fix="State trainer.total_training_steps",
-    )
-    return (problem,)
 
 
 def _warning(finding: Finding) -> str:

@@ -17,8 +17,8 @@ from miniverl.compiler.rule import (
     requires,
     set_in_vain,
 )
-from miniverl.compiler.rules.limits import is_whole, seed, truth, whole
-from miniverl.compiler.rules.optimizer import OPTIMIZER, OPTIMIZER_APPENDED
+from miniverl.compiler.rules.limits import is_whole, seed, whole
+from miniverl.compiler.rules.optimizer import optimizer, optimizer_appended
 from miniverl.compiler.rules.policy_loss import POLICY_LOSS, POLICY_LOSS_APPENDED
 from miniverl.compiler.rules.repeated import (
     checkpoint,
@@ -31,47 +31,20 @@ from miniverl.compiler.rules.repeated import (
     size_over_all_devices,
     tuned,
 )
-from miniverl.compiler.rules.switches import bins_dynamically, shuffles_mini_batches
+from miniverl.compiler.rules.switches import bins_dynamically
+from miniverl.compiler.rules.update import (
+    compute_dtype,
+    dead_norm,
+    mini_batches,
+    mixed_precision,
+    order_seed,
+    parameter_dtype,
+)
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _FSDP = f"{_ACTOR}.fsdp_config"
 _MICRO_BATCH = "update.micro_batch_tokens"
-_COUNTED_UP_TO = 1_000_000  # one by one; a mistyped number of prompts would count for ever
-
-FLOAT32_NAMES = ("fp32", "float32", "32", 32)  # verl/utils/torch_dtypes.py:21
-
-
-def _mini_batch(field: str, value: Any, context: Context) -> Verdict:
-    """Upstream's default trainer fills a last, shorter mini-batch with rows that train nothing."""
-    limit = whole(field, at_least=1)
-    if not limit.accepts(value):
-        return reject(limit)
-    prompts = context.leaves["data.train_batch_size"]
-    if is_whole(prompts, 1) and prompts % value:
-        return Verdict(
-            classification=Class.NOT_IMPLEMENTED,
-            reason=f"{value} prompts do not divide the {prompts} of data.train_batch_size; upstream "
-            "fills the last mini-batch with rows that train nothing, which is not done here",
-            fix=f"Set {field} to {_nearest_divisors(prompts, value)}, or data.train_batch_size to a multiple of {value}",
-        )
-    return Verdict(
-        classification=Class.CONFORMANT,
-        reason="counts prompts; a mini-batch holds rollout.n responses of each, all on this device",
-        label="update.prompts_per_mini_batch",
-        target="update.prompts_per_mini_batch",
-        lowered=value,
-    )
-
-
-def _nearest_divisors(number: int, wanted: int) -> str:
-    """The divisors of `number` around `wanted`, as "2 or 4"."""
-    if number > _COUNTED_UP_TO:
-        return f"a divisor of {number}"
-    middle = min(number, wanted)
-    below = next(n for n in range(middle, 0, -1) if number % n == 0)
-    above = next(n for n in range(middle, number + 1) if number % n == 0)
-    return " or ".join(str(n) for n in sorted({below, above}))
 
 
 def _longest(context: Context) -> int | None:
@@ -128,103 +101,12 @@ def _dynamic_bin(field: str, value: Any, context: Context) -> Verdict:
     )
 
 
-def _order_seed(field: str, value: Any, context: Context) -> Verdict:
-    """The recipe needs a seed all the same: where nothing draws from it, upstream's default."""
-    limit = seed(field)
-    if not limit.accepts(value):
-        return reject(limit)
-    if not shuffles_mini_batches(context):
-        return Verdict(
-            classification=Class.INFORMATIONAL,
-            reason="not read: actor.shuffle is off",
-            target="seeds.mini_batches",
-            lowered=context.defaults[field],
-            warning=set_in_vain(field, context),
-        )
-    return Verdict(
-        classification=Class.EXACT,
-        reason="the seed of the mini-batches' order",
-        label="seeds.mini_batches",
-        target="seeds.mini_batches",
-        lowered=value,
-    )
-
-
-def _parameter_dtype(field: str, value: Any, context: Context) -> Verdict:
-    """Null trains in float32 as well (fsdp/transformer_impl.py:241)."""
-    if value is None or value in FLOAT32_NAMES:
-        return Verdict(
-            classification=Class.CONFORMANT,
-            reason="weights, gradients and both moments in float32, of an adapter too",
-            label="policy.parameter_dtype",
-            target="policy.parameter_dtype",
-            lowered="float32",
-        )
-    known = value in ("bf16", "bfloat16", "fp16", "float16", "16", 16)
-    return Verdict(
-        classification=Class.NOT_IMPLEMENTED if known else Class.UNSUPPORTED,
-        reason="upstream then keeps weights and moments in half precision; here they are float32"
-        if known
-        else "the pin knows no such dtype",
-        fix=f"Set {field}=fp32",
-    )
-
-
-def _compute_dtype(field: str, value: Any, context: Context) -> Verdict:
-    """Upstream describes it as the dtype of mixed precision, and then reads another leaf that its
-    tree lacks (fsdp/transformer_impl.py:372): it always computes in bfloat16."""
-    return Verdict(
-        classification=Class.INFORMATIONAL,
-        reason="nothing reads it upstream, which computes in bfloat16; here the bound dtype decides",
-        label="policy.compute_dtype",
-        target="policy.compute_dtype",
-        lowered=context.bindings["compute_dtype"],
-        warning=set_in_vain(field, context),
-    )
-
-
-def _autocast_dtype(field: str, value: Any, context: Context) -> Verdict:
-    """The leaf that upstream does read, where a launch appends it."""
-    bound = context.bindings["compute_dtype"]
-    return Verdict(
-        classification=Class.CONFORMANT,
-        reason="upstream's dtype of scoring and update; here the bound compute_dtype decides",
-        label="policy.compute_dtype",
-        warning=None
-        if value == bound or (bound == "float32" and value in FLOAT32_NAMES)
-        else f"computes in {bound} here, in {value} upstream: --bind compute_dtype=NAME changes it",
-    )
-
-
-def _grad_clip(field: str, value: Any, context: Context) -> Verdict:
-    limit = context.leaves[f"{_ACTOR}.optim.clip_grad"]
-    return Verdict(
-        classification=Class.INFORMATIONAL,
-        reason="nothing reads it: gradients are cut at optim.clip_grad",
-        warning=None
-        if value == limit or context.is_default(field)
-        else f"{field} is set, and nothing reads it: optim.clip_grad is {limit}",
-    )
-
-
 RULES: tuple[Rule, ...] = (
     keeps_class(f"{_ACTOR}._target_"),
-    *OPTIMIZER,
+    *optimizer(f"{_ACTOR}.optim", ""),
     *POLICY_LOSS,
-    Rule(f"{_ACTOR}.ppo_mini_batch_size", _mini_batch),
-    lowers(
-        f"{_ACTOR}.ppo_epochs",
-        "update.epochs",
-        "passes over the batch of a step",
-        limit=whole(f"{_ACTOR}.ppo_epochs", at_least=1),
-    ),
-    lowers(
-        f"{_ACTOR}.shuffle",
-        "update.shuffles",
-        "deals the responses of a step to mini-batches at random, in the same order each step",
-        limit=truth(f"{_ACTOR}.shuffle"),
-    ),
-    Rule(f"{_ACTOR}.data_loader_seed", _order_seed),
+    *mini_batches(_ACTOR, ""),
+    order_seed(_ACTOR, "seeds.mini_batches"),
     notes(
         f"{_ACTOR}.use_dynamic_bsz",
         Class.LOWERED,
@@ -246,15 +128,15 @@ RULES: tuple[Rule, ...] = (
     ),
     *fsdp(
         _FSDP,
-        model_dtype=Rule(f"{_FSDP}.model_dtype", _parameter_dtype),
+        model_dtype=parameter_dtype(_FSDP, "policy"),
         seed=lowers(
             f"{_FSDP}.seed",
             "seeds.parameters",
-            "seeds the adapter's first weights, which upstream leaves unseeded unless full_determinism",
+            "seeds new weights, of an adapter or a value head, which upstream leaves unseeded",
             classification=Class.CONFORMANT,
             limit=seed(f"{_FSDP}.seed"),
         ),
-        dtype=Rule(f"{_FSDP}.dtype", _compute_dtype),
+        dtype=compute_dtype(_FSDP, "policy"),
         trains=True,
     ),
     *checkpoint(_ACTOR),
@@ -271,7 +153,7 @@ RULES: tuple[Rule, ...] = (
         f"{_ACTOR}.pad_to_length",
     ),
     sequence_parallel(f"{_ACTOR}.ulysses_sequence_parallel_size"),
-    Rule(f"{_ACTOR}.grad_clip", _grad_clip),
+    dead_norm(_ACTOR),
     dead(f"{_ACTOR}.rollout_n", "nothing reads this copy of rollout.n"),
     dead(f"{_ACTOR}.use_torch_compile", "nothing reads it: fsdp_config.use_torch_compile is read"),
     dead(f"{_ACTOR}.use_prefix_grouper", "nothing reads it: only the older trainer would"),
@@ -279,17 +161,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 APPENDED: tuple[Rule, ...] = (
-    *OPTIMIZER_APPENDED,
+    optimizer_appended(f"{_ACTOR}.optim", ""),
     *POLICY_LOSS_APPENDED,
-    Rule(f"{_FSDP}.mixed_precision.param_dtype", _autocast_dtype),
-    *(
-        notes(
-            f"{_FSDP}.mixed_precision.{name}",
-            Class.DISTRIBUTED,
-            "the dtype in which devices exchange gradients and buffers; there is one here",
-        )
-        for name in ("reduce_dtype", "buffer_dtype")
-    ),
+    *mixed_precision(_FSDP, "policy"),
     notes(
         f"{_ACTOR}.checkpoint.save_lora_only",
         Class.CONFORMANT,

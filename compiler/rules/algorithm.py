@@ -1,41 +1,53 @@
-"""`algorithm`: advantages, KL in the reward, group filtering, rollout correction.
+"""`algorithm`: advantages, KL in the reward, group filtering.
 
-Sources: verl/trainer/ppo/core_algos.py:240-900, verl/trainer/ppo/v1/utils.py:150-190,
-verl/trainer/ppo/v1/trainer_base.py:1480-1620.
+Sources: verl/trainer/ppo/core_algos.py:150-215, :240-900, verl/trainer/ppo/v1/utils.py:150-190,
+verl/trainer/ppo/v1/trainer_base.py:160-215, :1590-1620, verl/trainer/ppo/v1/replay_buffer.py:270-300.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from miniverl.compiler.rule import (
     Class,
     Context,
+    Limit,
     Rule,
     Verdict,
-    behind,
     dead,
     lowers,
-    requires,
+    only_if,
+    reject,
 )
-from miniverl.compiler.rules.limits import truth
+from miniverl.compiler.rules.correction import CORRECTION
+from miniverl.compiler.rules.limits import is_number, number, one_of, truth, whole
 from miniverl.compiler.rules.repeated import behind_switch, keeps_class, off
+from miniverl.compiler.rules.switches import (
+    estimator,
+    filters_groups,
+    has_reward_model,
+    uses_kl_in_reward,
+    uses_kl_loss,
+)
+from miniverl.engine.bounds import ESTIMATOR_ARGUMENTS
+from miniverl.engine.recipe import Estimator
 
-_CORRECTION = "algorithm.rollout_correction"
 _FILTER = "algorithm.filter_groups"
 _CONTROL = "algorithm.kl_ctrl"
+_ESTIMATORS: Mapping[str, str] = {
+    "gae": "generalised advantages from rewards and a critic's values, whitened over the batch",
+    "grpo": "rewards less the mean of their group, the same to every token of a response",
+    "grpo_vectorized": "as grpo, always divided by the standard deviation of the group",
+    "grpo_passk": "the best response of a group gets its lead over the second, all others nothing",
+    "rloo": "rewards less the mean of the others of their group",
+    "rloo_vectorized": "rewards less the mean of the others of their group; alone in it, nothing",
+    "reinforce_plus_plus": "discounted returns of every token, whitened over the batch",
+    "reinforce_plus_plus_baseline": "rewards less the mean of their group, whitened over the batch",
+    "opo": "rewards less the mean of their group by length",
+    "gpg": "rewards less the mean of their group, scaled up by the share of rewards that are 0",
+}
+"""Registered at the pin, and run by its default trainer."""
 
-# Registered at the pin, and run by its default trainer.
-_OTHER_ESTIMATORS = (
-    "gae",
-    "grpo_vectorized",
-    "grpo_passk",
-    "rloo",
-    "rloo_vectorized",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "gpg",
-)
+assert set(_ESTIMATORS) == set(get_args(Estimator))
 
 # Registered at the pin, and stopped by its default trainer at the first step.
 _BROKEN_ESTIMATORS: Mapping[str, str] = {
@@ -45,36 +57,160 @@ _BROKEN_ESTIMATORS: Mapping[str, str] = {
     "tir_optimal_token_baseline": "it hands over no sum of squared probabilities",
 }
 
+KL_ESTIMATORS: Mapping[str, str] = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
+KL_NAMES = (*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS))
+NO_SUCH_KL = "the pin has no such estimate of the KL, and stops at its first update"
+
+
+def kl_estimator(name: str) -> str:
+    """`+` keeps the value and takes the gradient of k2 (core_algos.py:2198)."""
+    return KL_ESTIMATORS[name.removesuffix("+")] + ("+" if name.endswith("+") else "")
+
 
 def _adv_estimator(field: str, value: Any, context: Context) -> Verdict:
-    if value == "grpo":
+    if isinstance(value, str) and value in _ESTIMATORS:
+        if value == "grpo_passk" and context.leaves["actor_rollout_ref.rollout.n"] == 1:
+            return Verdict(
+                classification=Class.UNSUPPORTED,
+                reason="the pin stops: the best response of a group is compared with its second",
+                fix="Set actor_rollout_ref.rollout.n to at least 2",
+            )
         return Verdict(
             classification=Class.EXACT,
-            reason="rewards less the mean of their group, the same to every token of a response",
+            reason=_ESTIMATORS[value],
             label="advantage.estimator",
             target="advantage.estimator",
-            lowered="grpo",
+            lowered=value,
         )
-    if value in _OTHER_ESTIMATORS:
-        reason = "group-relative advantages are the one kind computed here"
-    elif isinstance(value, str) and value in _BROKEN_ESTIMATORS:
+    if isinstance(value, str) and value in _BROKEN_ESTIMATORS:
         reason = f"the pin's default trainer stops at its first step: {_BROKEN_ESTIMATORS[value]}"
     else:
         reason = "no estimator of this name is registered at the pin, which stops after its first rollout"
     return Verdict(
-        classification=Class.NOT_IMPLEMENTED if value in _OTHER_ESTIMATORS else Class.UNSUPPORTED,
+        classification=Class.UNSUPPORTED,
         reason=reason,
         label="advantage.estimator",
-        fix=f"Set {field}=grpo",
+        fix=f"Set {field} to one of: {', '.join(_ESTIMATORS)}",
     )
 
 
-def _read_by(field: str, *estimators: str) -> Rule:
-    return behind(
+def _argument(leaf: str, argument: str, reason: str) -> Rule:
+    """A number of the estimators that read it."""
+    readers = [name for name, read in ESTIMATOR_ARGUMENTS.items() if argument in read]
+    field = f"algorithm.{leaf}"
+    return lowers(
         field,
-        lambda context: context.leaves["algorithm.adv_estimator"] in estimators,
-        off=f"not read: only the estimators {' and '.join(estimators)} discount",
-        on="waits for algorithm.adv_estimator, which is not run here",
+        f"advantage.{argument}",
+        reason,
+        to=float,
+        limit=number(field, "of at least 0", lambda value: value >= 0),
+        read_if=lambda context: estimator(context) in readers,
+        unread=f"not read: of the estimators only {' and '.join(readers)} discount",
+    )
+
+
+def _use_kl_in_reward(field: str, value: Any, context: Context) -> Verdict:
+    if not truth(field).accepts(value):
+        return reject(truth(field))
+    if value:
+        return Verdict(
+            classification=Class.EXACT,
+            reason="takes the KL to the initial policy off every token's reward",
+            label="kl_reward",
+            warning=f"{field} and actor.use_kl_loss are both on: the KL counts in the reward and in the loss"
+            if uses_kl_loss(context)
+            else None,
+        )
+    return Verdict(
+        classification=Class.EXACT,
+        reason="rewards are used as they are scored",
+        label="kl_reward",
+        target="kl_reward",
+        lowered=None,
+    )
+
+
+def _control(field: str, value: Any, context: Context) -> Verdict:
+    if value == "fixed":
+        return Verdict(
+            classification=Class.EXACT,
+            reason="the coefficient of the KL stays as it is",
+            label="kl_reward.adaptive",
+            target="kl_reward.adaptive",
+            lowered=None,
+        )
+    if value == "adaptive":
+        return Verdict(
+            classification=Class.CONFORMANT,
+            reason="moves the coefficient after each step as upstream; a resumed run goes on with the last one, "
+            "where upstream starts again from kl_coef",
+            label="kl_reward.adaptive",
+        )
+    return Verdict(
+        classification=Class.UNSUPPORTED,
+        reason="the pin knows no such control of the KL, and stops",
+        fix=f"Set {field}=fixed or {field}=adaptive",
+    )
+
+
+def _adapts(context: Context) -> bool:
+    return bool(context.leaves[f"{_CONTROL}.type"] == "adaptive")
+
+
+def _filter_switch(field: str, value: Any, context: Context) -> Verdict:
+    if not truth(field).accepts(value):
+        return reject(truth(field))
+    if not value:
+        return Verdict(
+            classification=Class.EXACT,
+            reason="groups whose rewards are all equal are kept; they train nothing",
+            label="group_filter",
+            target="group_filter",
+            lowered=None,
+        )
+    scored_later = not context.leaves["reward.reward_model.enable_resource_pool"]
+    if has_reward_model(context) and scored_later:
+        return Verdict(
+            classification=Class.UNSUPPORTED,
+            reason="the pin stops: a reward model without devices of its own scores only after the sampling",
+            fix=f"Set reward.reward_model.enable_resource_pool=True, or {field}=False",
+        )
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="drops groups whose members score alike and samples others; where upstream would go on for ever "
+        "on such data, a run here ends with that as its reason",
+        label="group_filter",
+    )
+
+
+def _metric(field: str, value: Any, context: Context) -> Verdict:
+    known = context.bindings["reward_metrics"]
+    if not isinstance(value, str) or not value:
+        return Verdict(
+            classification=Class.UNSUPPORTED,
+            reason="the pin stops: group filtering needs the name of what tells the members of a group apart",
+            fix=f"Set {field} to one of: {', '.join(known or ('acc',))}",
+        )
+    if known is not None and value not in known:
+        return Verdict(
+            classification=Class.UNSUPPORTED,
+            reason="the bound scorer gives nothing of this name, and upstream stops after its first rollout",
+            fix=f"Set {field} to one of: {', '.join(known)}",
+        )
+    return Verdict(
+        classification=Class.EXACT,
+        reason="what has to differ within a group; a plain score is called acc",
+        label="group_filter.metric",
+        target="group_filter.metric",
+        lowered=value if known is None else known[value],
     )
 
 
@@ -86,66 +222,71 @@ RULES: tuple[Rule, ...] = (
         "advantage.divides_by_std",
         "whether a group's advantages are divided by its standard deviation; off is Dr.GRPO",
         limit=truth("algorithm.norm_adv_by_std_in_grpo"),
-        read_if=lambda context: context.leaves["algorithm.adv_estimator"] == "grpo",
-        unread="not read: the estimator is not grpo",
+        read_if=lambda context: estimator(context) in ("grpo", "grpo_passk"),
+        unread="not read: the estimator is neither grpo nor grpo_passk",
     ),
-    _read_by("algorithm.gamma", "gae", "reinforce_plus_plus"),
-    _read_by("algorithm.lam", "gae"),
-    requires(
-        "algorithm.use_kl_in_reward",
-        False,
-        reason="rewards are used as they are scored",
-        otherwise=Class.NOT_IMPLEMENTED,
-        because="the KL to the reference is a term of the loss here, never of the reward",
-        fix="Set algorithm.use_kl_in_reward=False, and actor_rollout_ref.actor.use_kl_loss=True if you want the KL",
+    _argument("gamma", "gamma", "discounts the rewards of later tokens"),
+    _argument(
+        "lam", "gae_lambda", "weighs later steps of the advantage against the critic's values"
     ),
+    Rule("algorithm.use_kl_in_reward", _use_kl_in_reward),
     keeps_class(f"{_CONTROL}._target_"),
-    *(
-        behind_switch(field, "algorithm.use_kl_in_reward")
-        for field in (
+    *only_if(
+        uses_kl_in_reward,
+        "not read: algorithm.use_kl_in_reward is off",
+        lowers(
             "algorithm.kl_penalty",
-            f"{_CONTROL}.type",
+            "kl_reward.estimator",
+            "the same estimate of the KL from the sampled tokens",
+            to=kl_estimator,
+            limit=one_of("algorithm.kl_penalty", *KL_NAMES, because=NO_SUCH_KL),
+        ),
+        lowers(
             f"{_CONTROL}.kl_coef",
-            f"{_CONTROL}.horizon",
-            f"{_CONTROL}.target_kl",
-        )
+            "kl_reward.coefficient",
+            "the weight of the KL, or its first one where it adapts",
+            to=float,
+            limit=Limit(
+                accepts=is_number,
+                because="the weight of the KL is a number",
+                fix=f"Set {_CONTROL}.kl_coef to a number",
+            ),
+        ),
+        Rule(f"{_CONTROL}.type", _control),
+        *only_if(
+            _adapts,
+            f"not read: {_CONTROL}.type is not adaptive",
+            lowers(
+                f"{_CONTROL}.target_kl",
+                "kl_reward.adaptive.target",
+                "the KL that the coefficient moves towards",
+                to=float,
+                limit=number(f"{_CONTROL}.target_kl", "above 0", lambda target: target > 0),
+            ),
+            lowers(
+                f"{_CONTROL}.horizon",
+                "kl_reward.adaptive.horizon",
+                "how many trajectories the coefficient takes to move",
+                limit=whole(f"{_CONTROL}.horizon", at_least=1),
+            ),
+        ),
     ),
     keeps_class(f"{_FILTER}._target_"),
-    off(
-        f"{_FILTER}.enable",
-        False,
-        what="dropping groups whose rewards are all equal, and drawing others",
-        because="groups whose rewards are all equal are kept here; they train nothing",
-        fix=f"Set {_FILTER}.enable=False",
+    Rule(f"{_FILTER}.enable", _filter_switch),
+    *only_if(
+        filters_groups,
+        f"not read: {_FILTER}.enable is off",
+        Rule(f"{_FILTER}.metric", _metric),
+        lowers(
+            f"{_FILTER}.max_inflight_gen_batches",
+            "group_filter.batches_in_flight",
+            "bounds the prompts that are sampled at once, and so which ones are dropped",
+            classification=Class.LOWERED,
+            limit=whole(f"{_FILTER}.max_inflight_gen_batches", at_least=1),
+        ),
     ),
-    behind_switch(f"{_FILTER}.metric", f"{_FILTER}.enable"),
     dead(f"{_FILTER}.max_num_gen_batches", "the default trainer ignores it, with a warning"),
-    behind_switch(f"{_FILTER}.max_inflight_gen_batches", f"{_FILTER}.enable"),
-    off(
-        f"{_CORRECTION}.rollout_is",
-        None,
-        what="importance weights between rollout and training",
-        because="importance weights between rollout and training are not computed here",
-        fix=f"Set {_CORRECTION}.rollout_is=null",
-    ),
-    off(
-        f"{_CORRECTION}.rollout_rs",
-        None,
-        what="rejecting tokens by rollout and training probabilities",
-        because="no token is rejected by its probabilities here",
-        fix=f"Set {_CORRECTION}.rollout_rs=null",
-    ),
-    off(
-        f"{_CORRECTION}.bypass_mode",
-        False,
-        what="taking the rollout's log-probabilities for the old ones",
-        because="old log-probabilities are those of the policy before its update, not the rollout's",
-        fix=f"Set {_CORRECTION}.bypass_mode=False",
-    ),
-    behind_switch(f"{_CORRECTION}.rollout_is_threshold", f"{_CORRECTION}.rollout_is"),
-    behind_switch(f"{_CORRECTION}.rollout_is_batch_normalize", f"{_CORRECTION}.rollout_is"),
-    behind_switch(f"{_CORRECTION}.rollout_rs_threshold", f"{_CORRECTION}.rollout_rs"),
-    dead(f"{_CORRECTION}.loss_type", "the default trainer keeps the loss of policy_loss.loss_mode"),
+    *CORRECTION,
     off(
         "algorithm.use_pf_ppo",
         False,

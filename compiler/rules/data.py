@@ -21,7 +21,7 @@ from miniverl.compiler.rule import (
 )
 from miniverl.compiler.rules.limits import LARGEST_WHOLE, is_whole, truth, whole
 from miniverl.compiler.rules.repeated import off
-from miniverl.compiler.rules.switches import validates
+from miniverl.compiler.rules.switches import filters_groups, refills_failed_groups, validates
 
 TORCH_DEFAULT_SEED = 67280421310721  # of a torch.Generator that nobody seeds
 
@@ -142,22 +142,28 @@ def _train_batch_size(field: str, value: Any, context: Context) -> Verdict:
 
 
 def _gen_batch_size(field: str, value: Any, context: Context) -> Verdict:
+    """verl/trainer/ppo/v1/trainer_base.py:675: whoever drops or replaces groups fetches prompts one by one."""
     prompts = context.leaves["data.train_batch_size"]
-    if value is None or value == prompts:
+    each = prompts if value is None else value
+    refills = filters_groups(context) or refills_failed_groups(context)
+    divides = is_whole(each, 1) and is_whole(prompts, 1) and prompts % each == 0
+    if value is not None and not refills and not divides:
         return Verdict(
-            classification=Class.CONFORMANT,
-            reason="prompts are fetched for one step at a time",
-            label="data.prompts_per_draw",
-            target="data.prompts_per_draw",
-            lowered=prompts,
+            classification=Class.UNSUPPORTED,
+            reason="upstream stops unless it divides data.train_batch_size",
+            fix=f"Set {field}=null",
         )
-    divides = is_whole(value, 1) and is_whole(prompts, 1) and prompts % value == 0
     return Verdict(
-        classification=Class.NOT_IMPLEMENTED if divides else Class.UNSUPPORTED,
-        reason="smaller fetches leave out other rows at the end of an epoch, which is not done here"
-        if divides
-        else "upstream stops unless it divides data.train_batch_size",
-        fix=f"Set {field}=null",
+        classification=Class.CONFORMANT,
+        reason="prompts are fetched one by one where groups are dropped or replaced, whatever is asked for"
+        if refills
+        else "as many prompts are fetched at once; what is left of an epoch's rows is dropped",
+        label="data.prompts_per_draw",
+        target="data.prompts_per_draw",
+        lowered=1 if refills else each,
+        warning=f"{field} is set, and upstream overrides it by 1"
+        if refills and value not in (None, 1)
+        else None,
     )
 
 

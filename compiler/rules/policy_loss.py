@@ -5,11 +5,12 @@ verl/workers/utils/losses.py:95-150.
 """
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any
 
 from miniverl.compiler.rule import (
+    REJECTING,
     Class,
-    Condition,
     Context,
     Limit,
     Rule,
@@ -21,146 +22,94 @@ from miniverl.compiler.rule import (
     reject,
     set_in_vain,
 )
-from miniverl.compiler.rules.limits import is_number, is_whole, number, one_of, truth
+from miniverl.compiler.rules.algorithm import KL_NAMES, NO_SUCH_KL, kl_estimator
+from miniverl.compiler.rules.limits import is_number, one_of, truth
+from miniverl.compiler.rules.loss_arguments import LOSS_ARGUMENTS
 from miniverl.compiler.rules.repeated import keeps_class, off
-from miniverl.compiler.rules.switches import loss_mode, uses_kl_loss
-from miniverl.engine.recipe import AggregationMode
+from miniverl.compiler.rules.switches import loss_mode, trains_on_rewards, uses_kl_loss
+from miniverl.compiler.rules.update import aggregation
 
 _ACTOR = "actor_rollout_ref.actor"
 _LOSS = f"{_ACTOR}.policy_loss"
 
-_OTHER_LOSSES = (
-    "gspo",
-    "sapo",
-    "gpg",
-    "cispo",
-    "dro",
-    "dppo_tv",
-    "dppo_kl",
-    "geo_mean",
-    "kl_cov",
-    "clip_cov",
-    "bypass_mode",
-)
-
-_ESTIMATORS: Mapping[str, str] = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
+_LOSSES: Mapping[str, str] = {
+    "vanilla": "the same clipped surrogate with dual clip",
+    "gspo": "the surrogate of a response's mean ratio; a mean of its own over tokens and responses",
+    "sapo": "the surrogate under a soft gate; a mean of its own over tokens and responses",
+    "gpg": "the log-probability times the advantage",
+    "cispo": "the log-probability times the advantage, under a clipped ratio without gradient",
+    "dppo_tv": "trains the tokens whose probability moved little, under a capped ratio",
+    "dppo_kl": "trains the tokens whose binary KL is small, under a capped ratio",
+    "dro": "the log-probability times the advantage, less a quadratic penalty of its change",
 }
-
-_NORMALISED = "seq-mean-token-sum-norm"
+# Upstream sums or ranks within each micro-batch, so that its update changes with a setting of memory.
+_REDEFINED: Mapping[str, str] = {
+    "geo_mean": "is the mean over a mini-batch's responses here; upstream sums means of micro-batches",
+    "kl_cov": "ranks the tokens of a whole mini-batch here; upstream those of each micro-batch",
+    "clip_cov": "draws from the tokens of a whole mini-batch here; upstream from those of each micro-batch",
+}
+_NO_TASK = "not read: without task rewards only the teacher's loss is minimised"
 
 
 def _loss_mode(field: str, value: Any, context: Context) -> Verdict:
-    if value == "vanilla":
+    if value in _LOSSES:
         return Verdict(
             classification=Class.EXACT,
-            reason="the same clipped surrogate with dual clip",
+            reason=_LOSSES[value],
             label="policy_loss.name",
             target="policy_loss.name",
-            lowered="vanilla",
+            lowered=value,
         )
-    known = value in _OTHER_LOSSES
-    return Verdict(
-        classification=Class.NOT_IMPLEMENTED if known else Class.UNSUPPORTED,
-        reason="the clipped surrogate is the one policy loss computed here"
-        if known
-        else "no policy loss of this name is registered at the pin, which stops at its first update",
-        fix=f"Set {field}=vanilla",
-    )
-
-
-def _clip(side: str) -> Rule:
-    """Null leaves the bound to clip_ratio (core_algos.py:1321)."""
-    limit = Limit(
-        accepts=lambda bound: bound is None or (is_number(bound) and bound >= 0),
-        because="a clip is the distance of the probability ratio from 1",
-        fix=f"Set {_ACTOR}.clip_ratio_{side} to a number of at least 0, or to null",
-    )
-
-    def judge(field: str, value: Any, context: Context) -> Verdict:
-        if not limit.accepts(value):
-            return reject(limit)
-        shared = context.leaves[f"{_ACTOR}.clip_ratio"]
-        bound = shared if value is None else value
-        return Verdict(
-            classification=Class.EXACT,
-            reason="null leaves this clip to clip_ratio" if value is None else "the same clip",
-            label=f"policy_loss.arguments.clip_{side}",
-            target=f"policy_loss.arguments.clip_{side}",
-            lowered=float(bound) if is_number(bound) else None,
-        )
-
-    return Rule(f"{_ACTOR}.clip_ratio_{side}", judge)
-
-
-def _clip_ratio(field: str, value: Any, context: Context) -> Verdict:
-    left = [
-        f"policy_loss.arguments.clip_{side}"
-        for side in ("low", "high")
-        if context.leaves[f"{_ACTOR}.clip_ratio_{side}"] is None
-    ]
-    if not left:
-        return Verdict(
-            classification=Class.INFORMATIONAL,
-            reason="not read: clip_ratio_low and clip_ratio_high are set",
-            warning=set_in_vain(field, context),
-        )
-    limit = number(field, "of at least 0", lambda clip: clip >= 0)
-    if not limit.accepts(value):
-        return reject(limit)
-    return Verdict(
-        classification=Class.EXACT,
-        reason="the clip of each side that has none of its own",
-        label=", ".join(left),
-    )
-
-
-def _horizon(field: str, value: Any, context: Context) -> Verdict:
-    target = "policy_loss.aggregation.horizon"
-    if context.leaves[f"{_ACTOR}.loss_agg_mode"] != _NORMALISED:
-        return Verdict(
-            classification=Class.INFORMATIONAL,
-            reason=f"not read: loss_agg_mode is not {_NORMALISED}",
-            target=target,
-            lowered=None,
-            warning=set_in_vain(field, context),
-        )
-    if value is None:
+    if value in _REDEFINED:
         return Verdict(
             classification=Class.CONFORMANT,
-            reason="null divides upstream by the longest response of each micro-batch, so that its sum "
-            "depends on micro-batching; here the divisor is data.max_response_length",
-            label=target,
-            target=target,
-            lowered=context.leaves["data.max_response_length"],
-            warning="the loss is scaled otherwise than upstream, by a fixed divisor: "
-            f"state {field} to make both agree",
+            reason=f"{_REDEFINED[value]}, so that micro-batches change nothing",
+            label="policy_loss.name",
+            target="policy_loss.name",
+            lowered=value,
+            warning=f"{field}={value} {_REDEFINED[value]}",
         )
-    if not is_whole(value, 1):
-        return Verdict(
-            classification=Class.UNSUPPORTED,
-            reason="the divisor of a response's summed loss is a count of tokens",
-            fix=f"Set {field} to a whole number of at least 1",
-        )
+    known = value == "bypass_mode"
     return Verdict(
-        classification=Class.EXACT,
-        reason="divides each response's summed loss",
-        label=target,
-        target=target,
-        lowered=value,
+        classification=Class.NOT_IMPLEMENTED if known else Class.UNSUPPORTED,
+        reason="this loss weighs by settings of its own, which rollout_correction does not feed"
+        if known
+        else "no policy loss of this name is registered at the pin, which stops at its first update",
+        fix=f"Set {field}=vanilla"
+        if known
+        else f"Set {field} to one of: {', '.join((*_LOSSES, *_REDEFINED))}",
     )
+
+
+def _of_rewards(rule: Rule) -> Rule:
+    """A leaf of the policy loss: where a teacher's loss stands in for it, nothing reads it."""
+
+    def judge(field: str, value: Any, context: Context) -> Verdict:
+        verdict = rule.judge(field, value, context)
+        if trains_on_rewards(context) or verdict.classification in REJECTING:
+            return verdict
+        return replace(
+            verdict,
+            classification=Class.INFORMATIONAL,
+            reason=_NO_TASK,
+            warning=set_in_vain(field, context),
+        )
+
+    return Rule(rule.pattern, judge)
 
 
 def _use_kl_loss(field: str, value: Any, context: Context) -> Verdict:
     limit = truth(field)
     if not limit.accepts(value):
         return reject(limit)
+    if not trains_on_rewards(context):
+        return Verdict(
+            classification=Class.INFORMATIONAL,
+            reason=_NO_TASK,
+            target="kl_loss",
+            lowered=None,
+            warning=set_in_vain(field, context),
+        )
     if value:
         return Verdict(
             classification=Class.EXACT,
@@ -176,68 +125,29 @@ def _use_kl_loss(field: str, value: Any, context: Context) -> Verdict:
     )
 
 
-def _kl_estimator(value: str) -> str:
-    """`+` keeps the value and takes the gradient of k2 (core_algos.py:2198)."""
-    return _ESTIMATORS[value.removesuffix("+")] + ("+" if value.endswith("+") else "")
-
-
-def _chosen(modes: tuple[str, ...]) -> Condition:
-    return lambda context: loss_mode(context) in modes
-
-
-_NO_KL_LOSS = "not read: actor.use_kl_loss is off"
+_NO_KL_LOSS = "not read: no KL term is in the loss"
 
 POLICY_LOSS: tuple[Rule, ...] = (
     keeps_class(f"{_LOSS}._target_"),
-    Rule(f"{_LOSS}.loss_mode", _loss_mode),
-    *(
-        behind(
-            field,
-            _chosen(modes),
-            off=f"not read: only the policy loss {' or '.join(modes)} has it",
-            on="waits for policy_loss.loss_mode, which is not run here",
-        )
-        for field, modes in (
-            (f"{_ACTOR}.tau_pos", ("sapo",)),
-            (f"{_ACTOR}.tau_neg", ("sapo",)),
-            (f"{_LOSS}.clip_cov_ratio", ("clip_cov",)),
-            (f"{_LOSS}.clip_cov_lb", ("clip_cov",)),
-            (f"{_LOSS}.clip_cov_ub", ("clip_cov",)),
-            (f"{_LOSS}.kl_cov_ratio", ("kl_cov",)),
-            (f"{_LOSS}.ppo_kl_coef", ("kl_cov",)),
-            (f"{_LOSS}.dro_beta", ("dro",)),
-        )
-    ),
-    Rule(f"{_ACTOR}.clip_ratio", _clip_ratio),
-    _clip("low"),
-    _clip("high"),
-    lowers(
-        f"{_ACTOR}.clip_ratio_c",
-        "policy_loss.arguments.dual_clip",
-        "the same bound on the loss where the advantage is negative",
-        to=float,
-        limit=number(f"{_ACTOR}.clip_ratio_c", "above 1", lambda clip: clip > 1),
-    ),
-    lowers(
-        f"{_ACTOR}.loss_agg_mode",
-        "policy_loss.aggregation.mode",
-        "the same mean over the tokens and responses of a mini-batch",
-        limit=one_of(
-            f"{_ACTOR}.loss_agg_mode",
-            *get_args(AggregationMode),
-            because="the pin knows no such aggregation",
+    *map(
+        _of_rewards,
+        (
+            Rule(f"{_LOSS}.loss_mode", _loss_mode),
+            *LOSS_ARGUMENTS,
         ),
     ),
-    Rule(f"{_ACTOR}.loss_scale_factor", _horizon),
-    lowers(
-        f"{_ACTOR}.entropy_coeff",
-        "policy_loss.entropy_coefficient",
-        "the same weight of the entropy, which is taken off the loss",
-        to=float,
-        limit=Limit(
-            accepts=is_number,
-            because="the weight of the entropy is a number",
-            fix=f"Set {_ACTOR}.entropy_coeff to a number; 0 leaves the entropy out of the loss",
+    *aggregation(_ACTOR, "policy_loss."),
+    _of_rewards(
+        lowers(
+            f"{_ACTOR}.entropy_coeff",
+            "policy_loss.entropy_coefficient",
+            "the same weight of the entropy, which is taken off the loss",
+            to=float,
+            limit=Limit(
+                accepts=is_number,
+                because="the weight of the entropy is a number",
+                fix=f"Set {_ACTOR}.entropy_coeff to a number; 0 leaves the entropy out of the loss",
+            ),
         ),
     ),
     notes(
@@ -272,12 +182,11 @@ POLICY_LOSS: tuple[Rule, ...] = (
         f"{_ACTOR}.kl_loss_type",
         "kl_loss.estimator",
         "the same estimate of the KL from the sampled tokens",
-        to=_kl_estimator,
+        to=kl_estimator,
         limit=one_of(
             f"{_ACTOR}.kl_loss_type",
-            *_ESTIMATORS,
-            *(f"{name}+" for name in _ESTIMATORS),
-            because="the pin has no such estimate of the KL, and stops at its first update",
+            *KL_NAMES,
+            because=NO_SUCH_KL,
         ),
         read_if=uses_kl_loss,
         unread=_NO_KL_LOSS,
@@ -296,7 +205,7 @@ POLICY_LOSS_APPENDED: tuple[Rule, ...] = (
     ),
     behind(
         f"{_LOSS}.rollout_correction.*",
-        _chosen(("bypass_mode",)),
+        lambda context: loss_mode(context) == "bypass_mode",
         off="not read: only the policy loss bypass_mode has it",
         on="waits for policy_loss.loss_mode, which is not run here",
     ),

@@ -83,6 +83,7 @@ _FIRST_ACCEPTS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     (f"{_ACTOR}.entropy_coeff", (0,)),
     (f"{_ACTOR}.use_kl_loss", (False,)),
     (f"{_ACTOR}.ppo_epochs", (1,)),
+    ("algorithm.adv_estimator", ("grpo",)),
     ("algorithm.use_kl_in_reward", (False,)),
 )
 
@@ -164,8 +165,8 @@ def _shown(table: Table) -> tuple[Rule, ...]:
     def show(field: str, shown: Class, label: str | None, reason: str | None) -> Rule:
         def judge(field: str, value: Any, context: Context) -> Verdict:
             verdict = table.judge(field, value, context)
-            if verdict.classification in REJECTING:
-                return verdict
+            if verdict.classification in REJECTING or shown is _INFORMATIONAL:
+                return verdict  # whether an estimator reads it, the table says
             because = reason or verdict.reason
             return replace(verdict, classification=shown, label=label, reason=because)
 

@@ -16,7 +16,6 @@ from miniverl.compiler.rule import (
     only_if,
     requires,
 )
-from miniverl.compiler.rules.actor import FLOAT32_NAMES
 from miniverl.compiler.rules.repeated import (
     fsdp,
     keeps_class,
@@ -31,6 +30,7 @@ from miniverl.compiler.rules.switches import (
     has_reference_worker,
     needs_reference,
 )
+from miniverl.compiler.rules.update import FLOAT32_NAMES
 
 _REF = "actor_rollout_ref.ref"
 _FSDP = f"{_REF}.fsdp_config"

@@ -21,24 +21,27 @@ from miniverl.compiler.rule import (
 from miniverl.compiler.rules.limits import is_whole, number, one_of, seed, truth, whole
 from miniverl.compiler.rules.repeated import keeps_class
 from miniverl.compiler.rules.server import SERVER, SERVER_APPENDED
-from miniverl.compiler.rules.switches import validates
+from miniverl.compiler.rules.switches import estimator, validates
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _VAL = f"{_ROLLOUT}.val_kwargs"
+# Estimators that compare nothing within a group, or whiten over the batch and count zeros over it.
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus", "gpg", "reinforce_plus_plus_baseline")
 
 
 def _samples(field: str, value: Any, context: Context) -> Verdict:
     limit = whole(field, at_least=1)
     if not limit.accepts(value):
         return reject(limit)
-    alone = value == 1 and str(context.leaves["algorithm.adv_estimator"]).startswith("grpo")
+    alone = value == 1 and estimator(context) not in _WITHOUT_GROUPS
+    leads_to = "nothing" if estimator(context) == "rloo_vectorized" else "its plain reward"
     return Verdict(
         classification=Class.EXACT,
         reason="responses to each prompt, which make up its group",
         label="rollout.samples_per_prompt",
         target="rollout.samples_per_prompt",
         lowered=value,
-        warning="each response is a group of its own: its advantage is its plain reward"
+        warning=f"each response is a group of its own: its advantage is {leads_to}"
         if alone
         else None,
     )

@@ -19,6 +19,7 @@ from miniverl.compiler.rule import (
     section,
 )
 from miniverl.compiler.rules.agents import AGENTS
+from miniverl.compiler.rules.correction import is_corrected
 from miniverl.compiler.rules.limits import is_whole, one_of, truth
 from miniverl.compiler.rules.repeated import (
     keeps_class,
@@ -113,10 +114,10 @@ def _behaviour_log_probs(field: str, value: Any, context: Context) -> Verdict:
     limit = truth(field)
     if not limit.accepts(value):
         return reject(limit)
-    if not value and context.leaves["algorithm.rollout_correction.bypass_mode"]:
+    if not value and is_corrected(context):
         return Verdict(
             classification=Class.UNSUPPORTED,
-            reason="bypass_mode trains on the log-probabilities that this leaves out; the pin stops",
+            reason="rollout correction needs the log-probabilities that this leaves out",
             fix=f"Set {field}=True",
         )
     return Verdict(

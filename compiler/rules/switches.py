@@ -1,5 +1,8 @@
 """The switches of a launch: leaves that decide whether others are read, and which parts run."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from miniverl.compiler.rule import Context
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -14,17 +17,30 @@ def has_critic(context: Context) -> bool:
     )
 
 
+def critic_shares_weights(context: Context) -> bool:
+    """Where both launch paths are equal, the bound model is the critic's backbone too."""
+    return bool(context.leaves["critic.model.path"] == context.leaves[f"{_MODEL}.path"])
+
+
+def estimator(context: Context) -> object:
+    return context.leaves["algorithm.adv_estimator"]
+
+
 def uses_kl_loss(context: Context) -> bool:
-    return context.leaves[f"{_ACTOR}.use_kl_loss"] is True
+    return context.leaves[f"{_ACTOR}.use_kl_loss"] is True and trains_on_rewards(context)
+
+
+def uses_kl_in_reward(context: Context) -> bool:
+    return context.leaves["algorithm.use_kl_in_reward"] is True
 
 
 def needs_reference(context: Context) -> bool:
     """verl/trainer/ppo/utils.py:79."""
-    return uses_kl_loss(context) or bool(context.leaves["algorithm.use_kl_in_reward"])
+    return uses_kl_loss(context) or uses_kl_in_reward(context)
 
 
-def uses_lora(context: Context) -> bool:
-    rank = context.leaves[f"{_MODEL}.lora_rank"]
+def uses_lora(context: Context, model: str = _MODEL) -> bool:
+    rank = context.leaves[f"{model}.lora_rank"]
     return type(rank) is int and rank > 0
 
 
@@ -46,7 +62,26 @@ def has_reward_model(context: Context) -> bool:
 
 
 def distils(context: Context) -> bool:
-    return bool(context.leaves["distillation.enabled"])
+    return context.leaves["distillation.enabled"] is True
+
+
+def trains_on_rewards(context: Context) -> bool:
+    """verl/trainer/distillation/losses.py:210: a teacher may stand in for the policy loss and its terms."""
+    return not distils(context) or bool(
+        context.leaves["distillation.distillation_loss.use_task_rewards"]
+    )
+
+
+def filters_groups(context: Context) -> bool:
+    return context.leaves["algorithm.filter_groups.enable"] is True
+
+
+def refills_failed_groups(context: Context) -> bool:
+    return context.leaves["trainer.v1.sampler.sync_refill_failed_groups"] is True
+
+
+def bypasses_scoring(context: Context) -> bool:
+    return context.leaves["algorithm.rollout_correction.bypass_mode"] is True
 
 
 def validates(context: Context) -> bool:
@@ -61,7 +96,7 @@ def loss_mode(context: Context) -> object:
     return context.leaves[f"{_ACTOR}.policy_loss.loss_mode"]
 
 
-def schedule_kind(context: Context) -> object:
+def schedule_kind(leaves: Mapping[str, Any], optim: str) -> object:
     """verl/workers/config/optimizer.py:122: the older name wins where it is set."""
-    older = context.leaves[f"{_ACTOR}.optim.warmup_style"]
-    return older if older is not None else context.leaves[f"{_ACTOR}.optim.lr_scheduler_type"]
+    older = leaves[f"{optim}.warmup_style"]
+    return older if older is not None else leaves[f"{optim}.lr_scheduler_type"]

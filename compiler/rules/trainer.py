@@ -18,6 +18,7 @@ from miniverl.compiler.rule import (
     notes,
     reject,
     requires,
+    set_in_vain,
 )
 from miniverl.compiler.rules.limits import LARGEST_WHOLE, is_whole, truth, whole
 from miniverl.compiler.rules.repeated import off
@@ -136,6 +137,60 @@ def _sync_settings(field: str, value: Any, context: Context) -> Verdict:
     )
 
 
+def _critic_warmup(field: str, value: Any, context: Context) -> Verdict:
+    """The policy is updated from the step of this number on (v1/trainer_base.py:570)."""
+    limit = whole(field, at_least=0)
+    if not limit.accepts(value):
+        return reject(limit)
+    if has_critic(context):
+        return Verdict(
+            classification=Class.EXACT,
+            reason="the first step that updates the policy; steps before it train the critic alone",
+            label="critic.warmup_steps",
+            target="critic.warmup_steps",
+            lowered=value,
+        )
+    if value > 1:
+        return Verdict(
+            classification=Class.UNSUPPORTED,
+            reason="there is no critic to warm up: the pin would sample in these steps and train nothing",
+            fix=f"Set {field}=0",
+        )
+    return Verdict(
+        classification=Class.INFORMATIONAL,
+        reason="not read: there is no critic, and the policy is updated from the first step on",
+        warning=set_in_vain(field, context),
+    )
+
+
+def _kept_critics(field: str, value: Any, context: Context) -> Verdict:
+    if not has_critic(context):
+        return Verdict(
+            classification=Class.INFORMATIONAL,
+            reason="not read: there is no critic",
+            warning=set_in_vain(field, context),
+        )
+    kept = context.leaves["trainer.max_actor_ckpt_to_keep"]
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="a checkpoint here holds policy and critic: trainer.max_actor_ckpt_to_keep says how many stay",
+        label="steps.keep_checkpoints",
+        warning=None if (value or None) == (kept or None) else f"{field}={value}, and {kept} stay",
+    )
+
+
+def _refills(field: str, value: Any, context: Context) -> Verdict:
+    if not truth(field).accepts(value):
+        return reject(truth(field))
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="no rollout fails by itself here; prompts are fetched one by one, as upstream then does"
+        if value
+        else "off, as upstream's default: replacing prompts whose rollout failed",
+        label="data.prompts_per_draw",
+    )
+
+
 def _one_device(name: str) -> Rule:
     return notes(f"trainer.{name}", Class.DISTRIBUTED, "one process on one device here")
 
@@ -213,15 +268,7 @@ RULES: tuple[Rule, ...] = (
         fix="Set trainer.val_only=False",
     ),
     Rule("trainer.test_freq", _test_freq),
-    requires(
-        "trainer.critic_warmup",
-        0,
-        1,
-        reason="the policy is updated from the first step on",
-        otherwise=Class.NOT_IMPLEMENTED,
-        because="steps that update only a critic are not run here",
-        fix="Set trainer.critic_warmup=0",
-    ),
+    Rule("trainer.critic_warmup", _critic_warmup),
     dead("trainer.default_hdfs_dir", "FSDP's checkpoints never leave the local disk"),
     dead("trainer.del_local_ckpt_after_load", "only copies of remote checkpoints would be deleted"),
     notes(
@@ -242,12 +289,7 @@ RULES: tuple[Rule, ...] = (
             fix="Set trainer.max_actor_ckpt_to_keep=null to keep all",
         ),
     ),
-    behind(
-        "trainer.max_critic_ckpt_to_keep",
-        has_critic,
-        off="not read: there is no critic",
-        on="waits for a critic, which is not run here",
-    ),
+    Rule("trainer.max_critic_ckpt_to_keep", _kept_critics),
     dead("trainer.ray_wait_register_center_timeout", "only the older trainer reads it"),
     Rule("trainer.device", _device),
     requires(
@@ -280,13 +322,7 @@ RULES: tuple[Rule, ...] = (
         dead(f"{_SAMPLER}.{name}", "not read while trainer.v1.trainer_mode is sync")
         for name in ("max_off_policy_threshold", "max_off_policy_strategy")
     ),
-    off(
-        f"{_SAMPLER}.sync_refill_failed_groups",
-        False,
-        what="replacing prompts whose rollout failed",
-        because="it fetches prompts one at a time upstream, so that other rows are left out of an epoch",
-        fix=f"Set {_SAMPLER}.sync_refill_failed_groups=False; no rollout fails by itself here",
-    ),
+    Rule(f"{_SAMPLER}.sync_refill_failed_groups", _refills),
     off(
         f"{_SAMPLER}.custom_sampler.path",
         None,

@@ -14,6 +14,7 @@ from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.rule import REJECTING, Context, Rule, Verdict
 from miniverl.compiler.rules import (
     actor,
+    algorithm,
     critic,
     distillation,
     model,
@@ -25,6 +26,7 @@ from miniverl.compiler.rules import (
 HERE = Path(__file__).parent
 DEFAULTS: dict[str, Any] = json.loads((HERE / "default_leaves.json").read_text(encoding="utf-8"))
 TABLES = {
+    "algorithm.": algorithm,
     "actor_rollout_ref.actor.": actor,
     "actor_rollout_ref.ref.": reference,
     "actor_rollout_ref.rollout.": rollout,
@@ -37,11 +39,14 @@ BOUND: dict[str, Any] = {
     "model": "a" * 64,
     "train": "b" * 64,
     "train_rows": 1000,
-    "train_columns": frozenset({"prompt"}),
+    "train_columns": frozenset({"prompt", "data_source"}),
     "validation": "c" * 64,
     "without_validation": False,
     "reward": "last_number",
     "reward_arguments": {},
+    "reward_metrics": {"acc": "reward"},
+    "critic": None,
+    "teachers": {},
     "compute_dtype": "float32",
     "total_steps": None,
 }

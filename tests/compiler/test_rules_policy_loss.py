@@ -2,7 +2,10 @@
 
 import pytest
 
+from miniverl.engine.bounds import POLICY_LOSS_ARGUMENTS
+
 ACTOR = "actor_rollout_ref.actor"
+MODE = f"{ACTOR}.policy_loss.loss_mode"
 HORIZON = f"{ACTOR}.loss_scale_factor"
 
 
@@ -83,15 +86,48 @@ def test_without_a_kl_term_its_leaves_are_not_read_and_the_recipe_has_none(judge
     assert {f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type"} <= judged.warned
 
 
-def test_a_known_other_loss_is_not_implemented_and_an_unknown_one_unsupported(judge):
-    field = f"{ACTOR}.policy_loss.loss_mode"
-    assert judge({field: "gspo"})[field].classification == "not_implemented"
-    assert judge({field: "clip-cov"})[field].classification == "unsupported"
+def test_an_unknown_loss_is_refused_before_the_first_update_with_the_known_ones(judge):
+    verdict = judge({MODE: "clip-cov"})[MODE]
+    assert verdict.classification == "unsupported"
+    assert "clip_cov" in str(verdict.fix)
+    assert judge({MODE: "bypass_mode"})[MODE].classification == "not_implemented"
 
 
-def test_parameters_of_a_rejected_loss_add_no_rejection_and_no_warning(judge):
-    field = f"{ACTOR}.policy_loss.clip_cov_ratio"
-    chosen = judge({f"{ACTOR}.policy_loss.loss_mode": "clip_cov", field: 0.1})
-    assert chosen.rejected == {f"{ACTOR}.policy_loss.loss_mode"}
-    assert chosen[field].warning is None
-    assert judge({field: 0.1})[field].warning is not None
+@pytest.mark.parametrize("loss", POLICY_LOSS_ARGUMENTS)
+def test_each_loss_writes_the_arguments_that_it_reads_and_no_other(judge, loss):
+    judged = judge({MODE: loss, f"{ACTOR}.policy_loss.dro_beta": 0.5})
+    assert judged.rejected == set()
+    written = {path.rpartition(".")[2] for path in judged.written if ".arguments." in path}
+    assert written == set(POLICY_LOSS_ARGUMENTS[loss])
+
+
+@pytest.mark.parametrize("loss", ["geo_mean", "kl_cov", "clip_cov"])
+def test_a_loss_that_depends_on_micro_batches_upstream_says_what_is_done_here(judge, loss):
+    verdict = judge({MODE: loss})[MODE]
+    assert verdict.classification == "semantically_conformant"
+    assert "micro-batch" in str(verdict.warning)
+
+
+@pytest.mark.parametrize(
+    ("loss", "field", "value"),
+    [
+        ("dro", f"{ACTOR}.policy_loss.dro_beta", None),
+        ("dro", f"{ACTOR}.policy_loss.dro_beta", 0),
+        ("sapo", f"{ACTOR}.tau_pos", 0),
+        ("kl_cov", f"{ACTOR}.policy_loss.kl_cov_ratio", 0),
+        ("clip_cov", f"{ACTOR}.policy_loss.clip_cov_ratio", 1.5),
+        ("clip_cov", f"{ACTOR}.policy_loss.clip_cov_lb", "1"),
+        ("dppo_tv", f"{ACTOR}.clip_ratio_c", 0),
+        ("gspo", f"{ACTOR}.clip_ratio_low", -1),
+    ],
+)
+def test_an_argument_is_refused_by_the_loss_that_reads_it_alone(judge, loss, field, value):
+    assert judge({MODE: loss, field: value}).rejected == {field}
+    unread = judge({MODE: "gpg", field: value})
+    assert unread.rejected == set()
+    assert unread[field].classification == "informational_only"
+
+
+def test_null_leaves_an_argument_to_upstreams_code(judge):
+    written = judge({MODE: "kl_cov", f"{ACTOR}.policy_loss.ppo_kl_coef": None}).written
+    assert written["policy_loss.arguments.kl_coefficient"] == 1.0

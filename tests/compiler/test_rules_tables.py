@@ -6,7 +6,6 @@ from itertools import chain
 import pytest
 
 from miniverl.compiler.rule import REJECTING
-from miniverl.compiler.rules.policy_loss import _OTHER_LOSSES
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
@@ -33,7 +32,7 @@ BAD_VALUES = [
     (f"{ACTOR}.use_kl_loss", "yes"),
     (f"{ACTOR}.calculate_sum_pi_squared", True),
     (f"{ACTOR}.policy_loss.loss_mode", "clip-cov"),
-    *((f"{ACTOR}.policy_loss.loss_mode", mode) for mode in _OTHER_LOSSES),
+    (f"{ACTOR}.policy_loss.loss_mode", "bypass_mode"),
     (f"{ACTOR}.router_replay.mode", "R3"),
     (f"{ACTOR}.qat.enable", True),
     (f"{ACTOR}.checkpoint.async_save", True),
@@ -103,15 +102,14 @@ BAD_VALUES = [
     (f"{ROLLOUT}.val_kwargs.temperature", -1),
     (f"{ROLLOUT}.val_kwargs.top_p", 2.0),
     (f"{ROLLOUT}.val_kwargs.top_k", 1.5),
-    ("critic.enable", True),
-    ("critic.anything", 1),
+    ("critic.enable", "yes"),
     ("reward.custom_reward_function.path", "reward.py"),
     ("reward.reward_manager.name", "dapo"),
     ("reward.reward_manager.name", "mine"),
     ("reward.reward_manager.source", "importlib"),
     ("reward.reward_model.enable", True),
     ("reward.sandbox_fusion.url", "http://localhost"),
-    ("distillation.enabled", True),
+    ("distillation.enabled", "yes"),
 ]
 
 
@@ -121,7 +119,7 @@ def test_every_leaf_of_these_sections_has_exactly_one_rule(defaults, tables):
     ours = {field for field in defaults if field.startswith(tuple(tables))}
     assert {field for field, patterns in covering.items() if patterns} == ours
     assert [field for field in ours if len(covering[field]) != 1] == []
-    assert len(ours) == 659
+    assert len(ours) == 686
 
 
 def test_every_rule_covers_a_leaf_of_the_tree(defaults, tables):
@@ -137,20 +135,17 @@ def test_rules_for_appended_keys_cover_no_leaf_of_the_tree(defaults, tables):
 def test_classes_of_the_official_grpo_launch(launches):
     counts = Counter(str(v.classification) for v in launches["grpo"].verdicts.values())
     assert counts == {
-        "exact": 34,
+        "exact": 42,
         "semantically_conformant": 23,
         "locally_lowered": 58,
         "distributed_only": 29,
-        "informational_only": 515,
+        "informational_only": 534,
     }
 
 
-def test_official_launches_are_rejected_only_for_a_critic_or_a_reward_model(launches):
+def test_no_leaf_of_an_official_launch_is_rejected(launches):
     rejected = {name: judged.rejected for name, judged in launches.items() if judged.rejected}
-    assert rejected == {
-        "ppo": {"critic.enable"},
-        "grpo_reward_model": {"reward.reward_model.enable"},
-    }
+    assert set(rejected) <= {"grpo_reward_model"}
     assert len(launches) == 7
 
 
@@ -190,6 +185,13 @@ def test_recipe_paths_written_for_a_full_run_and_for_an_adapter(launches):
         "policy_loss.entropy_coefficient",
         "kl_loss.estimator",
         "kl_loss.coefficient",
+        "advantage.divides_by_std",
+        "advantage.estimator",
+        "group_filter",
+        "kl_reward",
+        "rollout_correction",
+        "critic",
+        "distillation",
         "optimizer.name",
         "optimizer.learning_rate",
         "optimizer.betas",

@@ -21,6 +21,8 @@ UNBOUND = Bindings(
     validation=None,
     without_validation=False,
     reward=None,
+    critic=None,
+    teachers={},
     compute_dtype="bfloat16",
     origins={},
 )
@@ -44,6 +46,8 @@ def bound() -> Bindings:
         ),
         without_validation=False,
         reward="last_number",
+        critic=None,
+        teachers={},
         compute_dtype="float32",
         origins={"compute_dtype": "--bind compute_dtype=float32"},
     )

@@ -34,11 +34,12 @@ def test_a_leaf_that_nothing_reads_says_so():
 
 
 def test_text_for_people_names_default_class_and_fix():
-    lines = text(explain("algorithm.adv_estimator")).splitlines()
-    assert lines[0] == "algorithm.adv_estimator  (verl v0.9.0)"
-    assert lines[1].startswith('  default   "gae"')
-    assert lines[2].startswith("  here      not_implemented: ")
-    assert "  fix       Set algorithm.adv_estimator=grpo" in lines
+    field = "actor_rollout_ref.rollout.name"
+    lines = text(explain(field)).splitlines()
+    assert lines[0] == f"{field}  (verl v0.9.0)"
+    assert lines[1].startswith("  default   ")
+    assert lines[2].startswith("  here      unsupported: ")
+    assert f"  fix       Set {field} to one of: vllm, sglang, trtllm" in lines
 
 
 def test_leaves_of_every_section_can_be_explained(grpo):

@@ -146,7 +146,7 @@ def test_an_unknown_that_reaches_more_is_asked_for_once(compile_text):
 def test_what_is_wrong_whatever_an_unknown_holds_is_told_with_it(compile_text):
     """The batch size decides which mini-batches are possible, and says nothing about the estimator."""
     result = compile_text(
-        f"{MAIN} {RUNNABLE} data.train_batch_size=$BATCH algorithm.adv_estimator=rloo\n"
+        f"{MAIN} {RUNNABLE} data.train_batch_size=$BATCH algorithm.adv_estimator=remax\n"
     )
     assert result.status == "rejected"
     assert [one.field for one in result.problems] == [
