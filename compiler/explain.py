@@ -13,7 +13,7 @@ from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
 
 # Per leaf the values that upstream takes, and the lines that read it; a leaf without lines is read by nothing.
-_READERS: Mapping[str, Mapping[str, Any]] = json.loads(
+READERS: Mapping[str, Mapping[str, Any]] = json.loads(
     (files("miniverl.compiler") / "readers.json").read_text(encoding="utf-8")
 )
 
@@ -38,10 +38,10 @@ def explain(
         "fix": verdict.fix,
         "follows": FOLLOWS.get(field),
         "local_target": verdict.label,
-        "readers": _READERS[field].get("readers", []),
+        "readers": READERS[field].get("readers", []),
         "reason": verdict.reason,
         "recipe_path": verdict.target,
-        "type": _READERS[field]["type"],
+        "type": READERS[field]["type"],
         "verl": chosen.pin.tag,
     }
 

