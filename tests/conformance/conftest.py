@@ -18,7 +18,7 @@ from torch import Tensor
 
 from miniverl.compiler.upstream import PINS, fetch_wheel, quiet
 
-RunUpstream = Callable[[str], dict[str, Any]]
+RunUpstream = Callable[..., dict[str, Any]]
 Record = Callable[[str, str, int, float, float], None]
 COMMITTED = Path(__file__).parents[2] / "docs" / "conformance.md"
 
@@ -27,16 +27,18 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "conformance.md"
 def run_upstream(tmp_path_factory: pytest.TempPathFactory) -> RunUpstream:
     """`run_upstream("upstream_losses.py")`: what that observation program beside this file prints now.
 
-    Each topic has one session fixture that calls it, in its own test file.
+    Each topic has one session fixture that calls it, in its own test file. `version` names another pin.
     """
-    unpacked = tmp_path_factory.mktemp("upstream")
-    with zipfile.ZipFile(fetch_wheel(PINS["0.9.0"].wheel, quiet)) as wheel:
-        wheel.extractall(unpacked)
+    unpacked: dict[str, Path] = {}
 
-    def run(program: str) -> dict[str, Any]:
+    def run(program: str, version: str = "0.9.0") -> dict[str, Any]:
+        if version not in unpacked:
+            unpacked[version] = tmp_path_factory.mktemp("upstream")
+            with zipfile.ZipFile(fetch_wheel(PINS[version].wheel, quiet)) as wheel:
+                wheel.extractall(unpacked[version])
         path = Path(__file__).with_name(program)
         done = subprocess.run(
-            [sys.executable, str(path), str(unpacked)], capture_output=True, check=False
+            [sys.executable, str(path), str(unpacked[version])], capture_output=True, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
         plain: dict[str, Any] = json.loads(done.stdout)
