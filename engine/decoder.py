@@ -1,7 +1,7 @@
 """Decoding: a forward for the Llama family that reads each weight once per token and keeps its cache in place.
 
 Projections of one input are fused, adapters are merged into them, each prompt runs once for all of its samples,
-and finished rows leave the batch. On a CPU the weights are packed for oneDNN, whose products for a row do not
+finished rows leave the batch, and others take their place at any time. On a CPU the weights are packed for oneDNN, whose products for a row do not
 depend on the other rows (observed for two rows and more), so a row's numbers do not depend on the batch
 composition; attention runs over a fixed multiple of columns for the same reason.
 
@@ -10,6 +10,7 @@ Q query heads, K key and value heads, D head size, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,17 +26,25 @@ from miniverl.engine.models import Model
 _COLUMNS = 32  # attention reads the cache up to a multiple of this
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefilled:
+    """What a prompt leaves in the cache, layer by layer, and the logits of the token behind it."""
+
+    keys: list[Tensor]  # [K, P, D] each
+    values: list[Tensor]
+    logits_V: Tensor
+
+
 class Decoder:
     """The policy's weights in decoding form, and the cache of one batch of rows."""
 
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self._network = model.network
         self._dtype = dtype
-        self._device = model.device
+        self.device = model.device
         self._shape = layers.shape_of(self._network)
         self._layers: list[Layer] = []
         self._head: Product | None = None
-        self._num_rows = 0
 
     @torch.no_grad()
     def load(self) -> None:
@@ -50,29 +59,62 @@ class Decoder:
             self._head = self._product([head])
 
     @torch.inference_mode()
-    def start(
-        self, prompts: Sequence[Sequence[int]], prompt_of_row: Sequence[int], max_new_tokens: int
-    ) -> Tensor:
-        """Run each prompt once, alone, and fill the cache rows; returns each row's next-token logits [B, V]."""
-        longest = max(map(len, prompts)) + max_new_tokens
+    def open(self, num_rows: int, longest: int) -> None:
+        """An empty cache for rows of up to `longest` tokens."""
         num_columns = -(-longest // _COLUMNS) * _COLUMNS
-        self._num_rows = len(prompt_of_row)
-        self._make_cache(num_columns)
-        lengths = [len(prompts[index]) for index in prompt_of_row]
-        self._lengths_B = torch.tensor(lengths, device=self._device)
-        self._longest = max(lengths)
-        logits: list[Tensor] = []
-        for index, tokens in enumerate(prompts):
-            rows = [row for row, prompt in enumerate(prompt_of_row) if prompt == index]
-            logits.append(self._prefill(torch.tensor(tokens, device=self._device), rows))
-        return torch.stack([logits[index] for index in prompt_of_row])
+        # Zeros, since a masked column counts 0 times what it holds.
+        shape = (num_rows, self._shape.num_kv_heads, num_columns, self._shape.head_size)
+        zeros = partial(torch.zeros, shape, dtype=self._dtype, device=self.device)
+        self._keys = [zeros() for _ in self._layers]
+        self._values = [zeros() for _ in self._layers]
+        positions_T = torch.arange(num_columns, device=self.device)
+        self._rotations = layers.rotation(self._network, positions_T, self._dtype)
+        self._lengths = [0] * num_rows
+        self._lengths_B = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int]) -> Prefilled:
+        """Run one prompt, alone, for as many rows as it will have."""
+        tokens_P = torch.tensor(tokens, device=self.device)
+        rotation = self._rotation(torch.arange(len(tokens), device=self.device))
+        hidden_PH = self._embedding_VH[tokens_P]
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        for layer in self._layers:
+            queries_QPD, keys_KPD, values_KPD = (
+                each.transpose(0, 1) for each in layers.heads(layer, hidden_PH, rotation)
+            )
+            keys.append(keys_KPD)
+            values.append(values_KPD)
+            attended_1QPD = functional.scaled_dot_product_attention(
+                queries_QPD[None], keys_KPD[None], values_KPD[None], is_causal=True, enable_gqa=True
+            )
+            hidden_PH = layers.after_attention(layer, hidden_PH, attended_1QPD[0].transpose(0, 1))
+        return Prefilled(keys=keys, values=values, logits_V=self._logits(hidden_PH[-1:])[0])
+
+    @torch.inference_mode()
+    def enter(self, prompt: Prefilled, row: int) -> None:
+        """Put a prompt into `row`, whatever was there before."""
+        length = prompt.keys[0].shape[1]
+        for cache, entering in ((self._keys, prompt.keys), (self._values, prompt.values)):
+            for layer, each_KPD in zip(cache, entering, strict=True):
+                layer[row, :, :length] = each_KPD
+                layer[row, :, length : self._lengths[row]] = 0.0
+        self._lengths[row] = length
+        self._lengths_B[row] = length
+
+    def rewind(self, row: int) -> None:
+        """Let a row that nobody reads begin again, so that it does not outgrow the cache."""
+        self._lengths[row] = 0
+        self._lengths_B[row] = 0
 
     @torch.inference_mode()
     def step(self, tokens_B: Tensor) -> Tensor:
         """Append one token to every row; returns the logits [B, V] of the next."""
-        rows_B = torch.arange(self._num_rows, device=self._device)
-        num_columns = min(-(-(self._longest + 1) // _COLUMNS) * _COLUMNS, self._keys[0].shape[2])
-        columns_T = torch.arange(num_columns, device=self._device)
+        num_rows = len(self._lengths)
+        rows_B = torch.arange(num_rows, device=self.device)
+        num_columns = -(-(max(self._lengths) + 1) // _COLUMNS) * _COLUMNS
+        columns_T = torch.arange(num_columns, device=self.device)
         is_ahead_B11T = (columns_T > self._lengths_B[:, None])[:, None, None]
         rotation = self._rotation(self._lengths_B)
         hidden_BH = self._embedding_VH[tokens_B]
@@ -82,13 +124,13 @@ class Decoder:
             values[rows_B, :, self._lengths_B] = values_BKD
             attended_BQD = self._attended(
                 queries_BQD,
-                keys[: self._num_rows, :, :num_columns],
-                values[: self._num_rows, :, :num_columns],
+                keys[:num_rows, :, :num_columns],
+                values[:num_rows, :, :num_columns],
                 is_ahead_B11T,
             )
             hidden_BH = layers.after_attention(layer, hidden_BH, attended_BQD)
         self._lengths_B += 1
-        self._longest += 1
+        self._lengths = [length + 1 for length in self._lengths]
         return self._logits(hidden_BH)
 
     @torch.inference_mode()
@@ -98,26 +140,8 @@ class Decoder:
             if new != old:
                 for cache in (*self._keys, *self._values):
                     cache[new] = cache[old]
-        self._lengths_B = self._lengths_B[torch.tensor(old_rows, device=self._device)]
-        self._num_rows = len(old_rows)
-
-    def _prefill(self, tokens_P: Tensor, rows: list[int]) -> Tensor:
-        """Run one prompt, put its keys and values into `rows`; returns the next token's logits [V]."""
-        length = len(tokens_P)
-        rotation = self._rotation(torch.arange(length, device=self._device))
-        hidden_PH = self._embedding_VH[tokens_P]
-        for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
-            queries_QPD, keys_KPD, values_KPD = (
-                each.transpose(0, 1) for each in layers.heads(layer, hidden_PH, rotation)
-            )
-            for row in rows:
-                keys[row, :, :length] = keys_KPD
-                values[row, :, :length] = values_KPD
-            attended_1QPD = functional.scaled_dot_product_attention(
-                queries_QPD[None], keys_KPD[None], values_KPD[None], is_causal=True, enable_gqa=True
-            )
-            hidden_PH = layers.after_attention(layer, hidden_PH, attended_1QPD[0].transpose(0, 1))
-        return self._logits(hidden_PH[-1:])[0]
+        self._lengths_B = self._lengths_B[torch.tensor(old_rows, device=self.device)]
+        self._lengths = [self._lengths[old] for old in old_rows]
 
     def _attended(
         self, queries_BQD: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, is_ahead_B11T: Tensor
@@ -135,15 +159,6 @@ class Decoder:
 
     def _rotation(self, positions_S: Tensor) -> Rotation:
         return Rotation(self._rotations.cosine[positions_S], self._rotations.sine[positions_S])
-
-    def _make_cache(self, num_columns: int) -> None:
-        """Zeros, since a masked column counts 0 times what it holds."""
-        shape = (self._num_rows, self._shape.num_kv_heads, num_columns, self._shape.head_size)
-        zeros = partial(torch.zeros, shape, dtype=self._dtype, device=self._device)
-        self._keys = [zeros() for _ in self._layers]
-        self._values = [zeros() for _ in self._layers]
-        positions_T = torch.arange(num_columns, device=self._device)
-        self._rotations = layers.rotation(self._network, positions_T, self._dtype)
 
     def _fused(self, module: Any) -> Layer:
         attention, mlp, shape = module.self_attn, module.mlp, self._shape
@@ -177,7 +192,7 @@ class Decoder:
         weight = weight.to(self._dtype)
         biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases).detach().to(self._dtype) if biases else None
-        if self._device.type == "cpu" and _can_pack(self._dtype):
+        if self.device.type == "cpu" and _can_pack(self._dtype):
             packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_ROWS)
             return partial(_packed_linear, packed, bias)
         return partial(_linear, weight, bias)

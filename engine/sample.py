@@ -1,18 +1,20 @@
 """Rollout: responses sampled from the policy, several per prompt.
 
 A response depends on the weights, its prompt and its own noise (see engine/seeds.py), not on what else is
-sampled beside it: rows may be batched, dropped and reordered freely.
+sampled beside it: a row leaves the batch where it ends, and a waiting one takes its slot.
 
 Axes: B rows being decoded, V vocabulary.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from miniverl.engine.decoder import Decoder
+from miniverl.engine.decoder import Decoder, Prefilled
 from miniverl.engine.draw import draw
 from miniverl.engine.seeds import noise_key, uniforms
 from miniverl.engine.trajectory import Prompt
@@ -54,19 +56,27 @@ def generate(
     seed: int,
     policy_version: int,
     earlier: Sequence[Prompt] = (),
+    max_rows: int = _MAX_ROWS,
 ) -> list[Response]:
     """`samples_per_prompt` responses for each prompt, in the order of prompts and sample numbers.
 
     A prompt that comes again, in `prompts` or after `earlier` ones of this policy version, goes on with the next
-    sample numbers, and hence with noise of its own.
+    sample numbers, and hence with noise of its own. At most `max_rows` are decoded at once.
     """
-    responses = []
-    for rows in _batches(_rows(prompts, sampling.samples_per_prompt, earlier), sampling):
-        keys = [
-            noise_key(seed, prompt.prompt_id, policy_version, sample) for prompt, sample in rows
-        ]
-        responses += _decode(decoder, rows, keys, sampling)
-    return responses
+    rows = _rows(prompts, sampling.samples_per_prompt, earlier)
+    keys = [noise_key(seed, prompt.prompt_id, policy_version, sample) for prompt, sample in rows]
+    # One row alone is decoded twice.
+    padded = [*range(len(rows)), *[0] * max(0, _MIN_ROWS - len(rows))]
+    drawn = _decode(
+        decoder,
+        [rows[each] for each in padded],
+        [keys[each] for each in padded],
+        sampling,
+        max_rows,
+    )
+    return [
+        _response(row, each, sampling) for row, each in zip(rows, drawn[: len(rows)], strict=True)
+    ]
 
 
 Row = tuple[Prompt, int]
@@ -85,100 +95,147 @@ def _rows(
     return rows
 
 
-def _batches(rows: Sequence[Row], sampling: Sampling) -> Iterator[Sequence[Row]]:
-    """The rows in order, as many at once as the cache may hold."""
-    longest = max(len(prompt.tokens) for prompt, _ in rows) + sampling.max_tokens
-    size = max(_MIN_ROWS, min(_MAX_ROWS, _MAX_CACHE_TOKENS // longest))
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
+@dataclass(slots=True)
+class _Drawn:
+    """Of one row, up to a few tokens behind its end."""
+
+    tokens: list[int]
+    log_probs: list[float]
 
 
+@torch.inference_mode()
 def _decode(
-    decoder: Decoder, rows: Sequence[Row], keys: Sequence[int], sampling: Sampling
-) -> list[Response]:
-    """Decode one batch; rows that ended make room until only `_MIN_ROWS` are left."""
-    batch_rows = [*rows, *rows[: max(0, _MIN_ROWS - len(rows))]]
-    batch_keys = [*keys, *keys[: max(0, _MIN_ROWS - len(keys))]]
-    distinct = {prompt.prompt_id: prompt for prompt, _ in batch_rows}
-    place = {prompt_id: index for index, prompt_id in enumerate(distinct)}
-    logits_BV = decoder.start(
-        [prompt.tokens for prompt in distinct.values()],
-        [place[prompt.prompt_id] for prompt, _ in batch_rows],
-        sampling.max_tokens,
-    )
-    device = logits_BV.device
-    keys_B = torch.tensor(batch_keys, device=device)
-    end_tokens = torch.tensor(sampling.end_tokens, dtype=torch.int64, device=device)
-    has_ended_B = torch.zeros(len(batch_rows), dtype=torch.bool, device=device)
-    alive = list(range(len(batch_rows)))  # the number of the response that each row decodes
-    tokens: list[list[int]] = [[] for _ in batch_rows]
-    log_probs: list[list[float]] = [[] for _ in batch_rows]
-    unread: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for position in range(sampling.max_tokens):
+    decoder: Decoder,
+    rows: Sequence[Row],
+    keys: Sequence[int],
+    sampling: Sampling,
+    max_rows: int,
+) -> list[_Drawn]:
+    """Decode every row, in as many slots as the cache may hold.
+
+    Where a row ends, the next waiting one enters its slot; when none waits, slots are given up until only
+    `_MIN_ROWS` are left.
+    """
+    between_checks = _TOKENS_BETWEEN_CHECKS[decoder.device.type]
+    longest = max(len(prompt.tokens) for prompt, _ in rows) + sampling.max_tokens
+    fitting = min(max_rows, _MAX_CACHE_TOKENS // longest, len(rows))
+    slots = _Slots(decoder, rows, keys, max(_MIN_ROWS, fitting), longest + between_checks)
+    end_tokens = torch.tensor(sampling.end_tokens, dtype=torch.int64, device=decoder.device)
+    drawn = [_Drawn([], []) for _ in rows]
+    unread: list[tuple[Tensor, Tensor]] = []
+    while True:
         tokens_B, log_probs_B = draw(
-            logits_BV,
-            uniforms(keys_B, position),
+            slots.logits_BV,
+            uniforms(slots.keys_B, slots.positions_B),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
         )
         unread.append((tokens_B, log_probs_B))
-        has_ended_B |= torch.isin(tokens_B, end_tokens)
-        is_last = position + 1 == sampling.max_tokens
-        if is_last or (position + 1) % _TOKENS_BETWEEN_CHECKS[device.type] == 0:
-            _read(unread, alive, tokens, log_probs)
-            ended = has_ended_B.tolist()
-            if is_last or all(ended):
-                break
-            kept = _kept_rows(ended)
-            if len(kept) < len(alive):
-                decoder.keep(kept)
-                kept_B = torch.tensor(kept, device=device)
-                tokens_B, keys_B = tokens_B[kept_B], keys_B[kept_B]
-                has_ended_B = has_ended_B[kept_B]
-                alive = [alive[row] for row in kept]
-        logits_BV = decoder.step(tokens_B)
-    return [
-        _response(row, tokens[index], log_probs[index], sampling.end_tokens)
-        for index, row in enumerate(rows)
-    ]
+        slots.positions_B += 1
+        slots.has_ended_B |= torch.isin(tokens_B, end_tokens)
+        slots.has_ended_B |= slots.positions_B >= sampling.max_tokens
+        if len(unread) == between_checks:
+            _read(unread, slots.rows, drawn)
+            ended = slots.has_ended_B.tolist()
+            if all(ended) and not slots.num_waiting:
+                return drawn
+            kept = _kept_slots(ended, slots.num_waiting)
+            slots.advance(tokens_B, kept, [ended[slot] for slot in kept])
+        else:
+            slots.advance(tokens_B, range(len(slots.rows)), [False] * len(slots.rows))
+
+
+class _Slots:
+    """The rows that are being decoded, and those that wait, in order."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        rows: Sequence[Row],
+        keys: Sequence[int],
+        num_slots: int,
+        longest: int,
+    ) -> None:
+        self._decoder = decoder
+        self._waiting = deque(range(len(rows)))
+        self._all_rows = rows
+        self._all_keys = keys
+        self._prefilled: tuple[int, Prefilled] | None = None  # of the prompt that entered last
+        decoder.open(num_slots, longest)
+        zeros = partial(torch.zeros, num_slots, dtype=torch.int64, device=decoder.device)
+        self.rows = [-1] * num_slots  # which row each slot decodes
+        self.keys_B = zeros()
+        self.positions_B = zeros()  # of the token that is drawn next, within its response
+        self.has_ended_B = zeros().bool()
+        entered = [self._enter(slot) for slot in range(num_slots)]
+        self.logits_BV = torch.stack(entered)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def advance(self, tokens_B: Tensor, kept: Sequence[int], is_free: Sequence[bool]) -> None:
+        """Append the tokens, where new slot i is what slot `kept[i]` was, and let waiting rows enter free slots."""
+        if len(kept) < len(self.rows):
+            self._decoder.keep(kept)
+            kept_B = torch.tensor(kept, device=tokens_B.device)
+            tokens_B, self.keys_B = tokens_B[kept_B], self.keys_B[kept_B]
+            self.positions_B, self.has_ended_B = self.positions_B[kept_B], self.has_ended_B[kept_B]
+            self.rows = [self.rows[slot] for slot in kept]
+        self.logits_BV = self._decoder.step(tokens_B)
+        for slot, is_it_free in enumerate(is_free):
+            if is_it_free and self._waiting:
+                self.logits_BV[slot] = self._enter(slot)
+            elif is_it_free:
+                self._decoder.rewind(slot)
+
+    def _enter(self, slot: int) -> Tensor:
+        """The logits behind the prompt that entered. Samples of one prompt wait side by side."""
+        row = self._waiting.popleft()
+        prompt, _ = self._all_rows[row]
+        if self._prefilled is None or self._prefilled[0] != prompt.prompt_id:
+            self._prefilled = prompt.prompt_id, self._decoder.prefill(prompt.tokens)
+        prefilled = self._prefilled[1]
+        self._decoder.enter(prefilled, slot)
+        self.rows[slot] = row
+        self.keys_B[slot] = self._all_keys[row]
+        self.positions_B[slot] = 0
+        self.has_ended_B[slot] = False
+        return prefilled.logits_V
 
 
 def _read(
-    unread: list[tuple[torch.Tensor, torch.Tensor]],
-    alive: Sequence[int],
-    tokens: list[list[int]],
-    log_probs: list[list[float]],
+    unread: list[tuple[Tensor, Tensor]], rows: Sequence[int], drawn: Sequence[_Drawn]
 ) -> None:
-    """Move what was drawn since the last check to the responses of its rows."""
+    """Move what was drawn since the last check to its rows."""
     for tokens_B, log_probs_B in unread:
-        pairs = zip(alive, tokens_B.tolist(), log_probs_B.tolist(), strict=True)
-        for index, token, log_prob in pairs:
-            tokens[index].append(token)
-            log_probs[index].append(log_prob)
+        pairs = zip(rows, tokens_B.tolist(), log_probs_B.tolist(), strict=True)
+        for row, token, log_prob in pairs:
+            drawn[row].tokens.append(token)
+            drawn[row].log_probs.append(log_prob)
     unread.clear()
 
 
-def _kept_rows(ended: Sequence[bool]) -> list[int]:
-    """Old row of each new row: those still going, and ended ones up to `_MIN_ROWS`; few of them move."""
-    going = [row for row, has_ended in enumerate(ended) if not has_ended]
-    filling = [row for row, has_ended in enumerate(ended) if has_ended]
-    going += filling[: max(0, _MIN_ROWS - len(going))]
-    movers = iter(row for row in going if row >= len(going))
-    staying = {row for row in going if row < len(going)}
-    return [row if row in staying else next(movers) for row in range(len(going))]
+def _kept_slots(ended: Sequence[bool], num_waiting: int) -> list[int]:
+    """Old slot of each new one: those still going, and ended ones for waiting rows or up to `_MIN_ROWS`; few move."""
+    going = [slot for slot, has_ended in enumerate(ended) if not has_ended]
+    free = [slot for slot, has_ended in enumerate(ended) if has_ended]
+    going += free[: max(num_waiting, _MIN_ROWS - len(going))]
+    movers = iter(slot for slot in going if slot >= len(going))
+    staying = {slot for slot in going if slot < len(going)}
+    return [slot if slot in staying else next(movers) for slot in range(len(going))]
 
 
-def _response(
-    row: Row, tokens: Sequence[int], log_probs: Sequence[float], end_tokens: Sequence[int]
-) -> Response:
-    """Cut off what was decoded behind the first end token."""
-    ends = (index + 1 for index, token in enumerate(tokens) if token in end_tokens)
+def _response(row: Row, drawn: _Drawn, sampling: Sampling) -> Response:
+    """Cut off what was decoded behind the first end token, or the limit."""
+    tokens = drawn.tokens[: sampling.max_tokens]
+    ends = (index + 1 for index, token in enumerate(tokens) if token in sampling.end_tokens)
     length = next(ends, None)
     return Response(
         prompt=row[0],
         sample=row[1],
         tokens=tuple(tokens[:length]),
-        log_probs=tuple(log_probs[:length]),
+        log_probs=tuple(drawn.log_probs[: sampling.max_tokens][:length]),
         is_finished=length is not None,
     )

@@ -46,6 +46,15 @@ def _generate(
     return generate(decoder, prompts, sampling, seed=5, policy_version=version)
 
 
+def _started(decoder: Decoder, numbers: Sequence[int], max_new_tokens: int) -> Tensor:
+    """A row for each number of a prompt; their logits."""
+    decoder.open(len(numbers), max(len(PROMPTS[number]) for number in numbers) + max_new_tokens)
+    entering = [decoder.prefill(PROMPTS[number]) for number in numbers]
+    for row, prompt in enumerate(entering):
+        decoder.enter(prompt, row)
+    return torch.stack([prompt.logits_V for prompt in entering])
+
+
 def _next_logits(model: Model, tokens: Sequence[int]) -> Tensor:
     with torch.no_grad():
         logits_V: Tensor = model.network(torch.tensor([tokens])).logits[0, -1]
@@ -64,7 +73,7 @@ def test_the_decoder_gives_the_logits_of_transformers(
     decoder.load()
     rows = [0, 0, 1, 2]
     sequences = [list(PROMPTS[index]) for index in rows]
-    logits_BV = decoder.start(PROMPTS[:3], rows, max_new_tokens=70)
+    logits_BV = _started(decoder, rows, max_new_tokens=70)
     for _ in range(66):  # beyond the 64 columns that attention reads first
         expected_BV = torch.stack([_next_logits(model, tokens) for tokens in sequences])
         torch.testing.assert_close(logits_BV, expected_BV, atol=1e-4, rtol=1e-4)
@@ -78,22 +87,43 @@ def test_the_decoder_gives_the_logits_of_transformers(
 
 def test_rows_go_on_unchanged_when_others_leave(decoder: Decoder) -> None:
     tokens_B = torch.tensor([5, 6, 7, 8])
-    decoder.start(PROMPTS, [0, 1, 2, 3], max_new_tokens=4)
+    _started(decoder, [0, 1, 2, 3], max_new_tokens=4)
     decoder.step(tokens_B)
     expected_BV = decoder.step(tokens_B)
-    decoder.start(PROMPTS, [0, 1, 2, 3], max_new_tokens=4)
+    _started(decoder, [0, 1, 2, 3], max_new_tokens=4)
     decoder.step(tokens_B)
     decoder.keep([0, 3, 2])
     assert torch.equal(decoder.step(tokens_B[[0, 3, 2]]), expected_BV[[0, 3, 2]])
 
 
+def test_a_row_that_enters_later_decodes_as_one_that_was_there_from_the_start(
+    decoder: Decoder,
+) -> None:
+    tokens_B = torch.tensor([5, 6])
+    expected = _started(decoder, [3, 1], max_new_tokens=40)
+    expected = [expected, *(decoder.step(tokens_B) for _ in range(3))]
+    _started(decoder, [0, 2], max_new_tokens=40)
+    for _ in range(35):  # longer than the prompts that come: what it leaves behind must not count
+        decoder.step(tokens_B)
+    logits = [[], []]
+    for row, number in enumerate([3, 1]):
+        prompt = decoder.prefill(PROMPTS[number])
+        decoder.enter(prompt, row)
+        logits[row].append(prompt.logits_V)
+    for _ in range(3):
+        for row, logits_V in enumerate(decoder.step(tokens_B)):
+            logits[row].append(logits_V)
+    for row in (0, 1):
+        assert torch.equal(torch.stack(logits[row]), torch.stack([each[row] for each in expected]))
+
+
 def test_loading_takes_the_present_weights(tiny_policy: Model, decoder: Decoder) -> None:
-    before_BV = decoder.start(PROMPTS, [0, 1], max_new_tokens=1)
+    before_BV = _started(decoder, [0, 1], max_new_tokens=1)
     for parameter in tiny_policy.trained().values():
         parameter.data.mul_(0.5)
-    assert torch.equal(decoder.start(PROMPTS, [0, 1], max_new_tokens=1), before_BV)
+    assert torch.equal(_started(decoder, [0, 1], max_new_tokens=1), before_BV)
     decoder.load()
-    assert not torch.equal(decoder.start(PROMPTS, [0, 1], max_new_tokens=1), before_BV)
+    assert not torch.equal(_started(decoder, [0, 1], max_new_tokens=1), before_BV)
 
 
 def test_sampling_leaves_the_policy_as_it_was(tiny_policy: Model, decoder: Decoder) -> None:
@@ -153,6 +183,19 @@ def test_a_response_does_not_depend_on_what_is_sampled_beside_it(
     torch.set_num_threads(1)
     single = replace(SAMPLING, samples_per_prompt=1)
     assert _generate(decoder, [1], single) == [together[1, 0]]
+
+
+@pytest.mark.parametrize("max_rows", [2, 3, 5, 11])
+@pytest.mark.parametrize("max_tokens", [12, 40])
+def test_waiting_rows_take_the_slots_of_ended_ones_and_nothing_else_changes(
+    decoder: Decoder, max_rows: int, max_tokens: int
+) -> None:
+    sampling = replace(SAMPLING, max_tokens=max_tokens)
+    prompts = [_prompt(number) for number in (0, 1, 2, 3, 1)]
+    at_once = generate(decoder, prompts, sampling, seed=5, policy_version=0)
+    assert len({len(each.tokens) for each in at_once}) > 3
+    refilled = generate(decoder, prompts, sampling, seed=5, policy_version=0, max_rows=max_rows)
+    assert refilled == at_once
 
 
 def test_noise_differs_between_samples_and_policy_versions(decoder: Decoder) -> None:
