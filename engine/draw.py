@@ -8,6 +8,8 @@ interval that nothing falls into.
 Axes: B rows, V vocabulary, K blocks, W tokens of a block.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,35 +18,50 @@ _BLOCK_TOKENS = 128
 _SCALE = 2.0**40  # a vocabulary of 2^22 tokens stays below 2^63
 
 
+class Draw(NamedTuple):
+    """int64 [B], float32 [B]; the two are one tensor where nothing is filtered."""
+
+    tokens_B: Tensor
+    log_probs_B: Tensor
+    filtered_log_probs_B: Tensor
+
+
 def draw(
     logits_BV: Tensor, uniforms_B: Tensor, *, temperature: float, top_p: float, top_k: int
-) -> tuple[Tensor, Tensor]:
-    """Drawn tokens (int64 [B]) and their log-probabilities (float32 [B]).
+) -> Draw:
+    """Drawn tokens and their log-probabilities, over the whole vocabulary and among what could be drawn.
 
-    `temperature` 0 takes the first largest logit, with its log-probability at temperature 1. Otherwise the
-    log-probabilities are those of logits / temperature over the whole vocabulary: `top_k` (0: off) and `top_p`
-    (1.0: off) decide what can be drawn, not what it counts, as upstream scores it
-    (verl/workers/engine/fsdp/transformer_impl.py, prepare_model_outputs). A row with a NaN
-    logit gets the log-probability NaN.
+    `temperature` 0 takes the first largest logit, with its log-probability at temperature 1 (both). Otherwise
+    log-probabilities are those of logits / temperature. `top_k` (0: off) and `top_p` (1.0: off) decide what can be
+    drawn; a policy is scored without them (upstream: verl/workers/engine/fsdp/transformer_impl.py,
+    prepare_model_outputs), while the sampler's own log-probabilities are the filtered ones
+    (logprobs_mode=processed_logprobs). A row with a NaN logit gets the log-probability NaN.
     """
     logits_BV = logits_BV.float()
     is_greedy = temperature == 0
     scaled_BV = logits_BV if is_greedy else logits_BV / temperature
     peaks_B1 = scaled_BV.amax(-1, keepdim=True)
     blocks_BKW = _blocks((scaled_BV - peaks_B1).exp())
-    sums_BK = blocks_BKW.sum(-1, dtype=torch.float64)
+    sums_BK = kept_sums_BK = blocks_BKW.sum(-1, dtype=torch.float64)
     if is_greedy:
         tokens_B = logits_BV.argmax(-1)
     elif top_k == 0 and top_p == 1:
         tokens_B = _inverse(blocks_BKW, sums_BK, uniforms_B)
     else:
         kept_BKW = _top_p(_top_k(blocks_BKW.flatten(1), top_k), top_p).view_as(blocks_BKW)
-        tokens_B = _inverse(kept_BKW, kept_BKW.sum(-1, dtype=torch.float64), uniforms_B)
+        kept_sums_BK = kept_BKW.sum(-1, dtype=torch.float64)
+        tokens_B = _inverse(kept_BKW, kept_sums_BK, uniforms_B)
     # Of a row with a NaN every comparison fails: its draw can fall behind the vocabulary's end.
     tokens_B = tokens_B.clamp(max=logits_BV.shape[1] - 1)
-    chosen_B1 = scaled_BV.gather(1, tokens_B[:, None]) - peaks_B1
-    log_probs_B1 = chosen_B1.double() - sums_BK.sum(-1, keepdim=True).log()
-    return tokens_B, log_probs_B1[:, 0].float()
+    chosen_B1 = (scaled_BV.gather(1, tokens_B[:, None]) - peaks_B1).double()
+    log_probs_B = _log_probs(chosen_B1, sums_BK)
+    is_whole = kept_sums_BK is sums_BK
+    filtered_log_probs_B = log_probs_B if is_whole else _log_probs(chosen_B1, kept_sums_BK)
+    return Draw(tokens_B, log_probs_B, filtered_log_probs_B)
+
+
+def _log_probs(chosen_B1: Tensor, sums_BK: Tensor) -> Tensor:
+    return (chosen_B1 - sums_BK.sum(-1, keepdim=True).log())[:, 0].float()
 
 
 def _inverse(blocks_BKW: Tensor, sums_BK: Tensor, uniforms_B: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.decoder import Decoder, Prefilled
-from miniverl.engine.draw import draw
+from miniverl.engine.draw import Draw, draw
 from miniverl.engine.seeds import noise_key, uniforms
 from miniverl.engine.trajectory import Prompt
 
@@ -39,12 +39,13 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """`log_probs` are those of `draw`, under the decoder's arithmetic. An end token belongs to the response."""
+    """Both log-probs are those of `draw`, under the decoder's arithmetic. An end token belongs to the response."""
 
     prompt: Prompt
     sample: int
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
+    filtered_log_probs: tuple[float, ...]  # among the tokens that top-p and top-k left
     is_finished: bool  # by an end token; False: the limit was reached
 
 
@@ -101,6 +102,7 @@ class _Drawn:
 
     tokens: list[int]
     log_probs: list[float]
+    filtered_log_probs: list[float]
 
 
 @torch.inference_mode()
@@ -121,19 +123,19 @@ def _decode(
     fitting = min(max_rows, _MAX_CACHE_TOKENS // longest, len(rows))
     slots = _Slots(decoder, rows, keys, max(_MIN_ROWS, fitting), longest + between_checks)
     end_tokens = torch.tensor(sampling.end_tokens, dtype=torch.int64, device=decoder.device)
-    drawn = [_Drawn([], []) for _ in rows]
-    unread: list[tuple[Tensor, Tensor]] = []
+    drawn = [_Drawn([], [], []) for _ in rows]
+    unread: list[Draw] = []
     while True:
-        tokens_B, log_probs_B = draw(
+        found = draw(
             slots.logits_BV,
             uniforms(slots.keys_B, slots.positions_B),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
         )
-        unread.append((tokens_B, log_probs_B))
+        unread.append(found)
         slots.positions_B += 1
-        slots.has_ended_B |= torch.isin(tokens_B, end_tokens)
+        slots.has_ended_B |= torch.isin(found.tokens_B, end_tokens)
         slots.has_ended_B |= slots.positions_B >= sampling.max_tokens
         if len(unread) == between_checks:
             _read(unread, slots.rows, drawn)
@@ -141,9 +143,9 @@ def _decode(
             if all(ended) and not slots.num_waiting:
                 return drawn
             kept = _kept_slots(ended, slots.num_waiting)
-            slots.advance(tokens_B, kept, [ended[slot] for slot in kept])
+            slots.advance(found.tokens_B, kept, [ended[slot] for slot in kept])
         else:
-            slots.advance(tokens_B, range(len(slots.rows)), [False] * len(slots.rows))
+            slots.advance(found.tokens_B, range(len(slots.rows)), [False] * len(slots.rows))
 
 
 class _Slots:
@@ -205,15 +207,19 @@ class _Slots:
         return prefilled.logits_V
 
 
-def _read(
-    unread: list[tuple[Tensor, Tensor]], rows: Sequence[int], drawn: Sequence[_Drawn]
-) -> None:
+def _read(unread: list[Draw], rows: Sequence[int], drawn: Sequence[_Drawn]) -> None:
     """Move what was drawn since the last check to its rows."""
-    for tokens_B, log_probs_B in unread:
-        pairs = zip(rows, tokens_B.tolist(), log_probs_B.tolist(), strict=True)
-        for row, token, log_prob in pairs:
+    for each in unread:
+        is_filtered = each.filtered_log_probs_B is not each.log_probs_B
+        log_probs = filtered_log_probs = each.log_probs_B.tolist()
+        if is_filtered:  # else it would be read from the device twice
+            filtered_log_probs = each.filtered_log_probs_B.tolist()
+        for row, token, log_prob, filtered in zip(
+            rows, each.tokens_B.tolist(), log_probs, filtered_log_probs, strict=True
+        ):
             drawn[row].tokens.append(token)
             drawn[row].log_probs.append(log_prob)
+            drawn[row].filtered_log_probs.append(filtered)
     unread.clear()
 
 
@@ -237,5 +243,6 @@ def _response(row: Row, drawn: _Drawn, sampling: Sampling) -> Response:
         sample=row[1],
         tokens=tuple(tokens[:length]),
         log_probs=tuple(drawn.log_probs[: sampling.max_tokens][:length]),
+        filtered_log_probs=tuple(drawn.filtered_log_probs[: sampling.max_tokens][:length]),
         is_finished=length is not None,
     )

@@ -90,7 +90,14 @@ def gathered(
         if told is not None:
             told.append([each.prompt_id for each in earlier])
         return [
-            Response(prompt=each, sample=number, tokens=(7,), log_probs=(-1.0,), is_finished=True)
+            Response(
+                prompt=each,
+                sample=number,
+                tokens=(7,),
+                log_probs=(-1.0,),
+                filtered_log_probs=(-1.0,),
+                is_finished=True,
+            )
             for each in prompts
             for number in range(len(rewards[each.prompt_id]))
         ]

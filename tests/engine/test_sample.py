@@ -221,3 +221,21 @@ def test_log_probs_are_those_of_the_drawn_tokens(tiny_policy: Model, decoder: De
         expected_V = (_next_logits(tiny_policy, tokens) / 0.7).log_softmax(-1)
         assert log_prob == pytest.approx(expected_V[token].item(), abs=1e-4)
         tokens.append(token)
+
+
+def test_filtered_log_probs_are_those_among_the_tokens_that_top_k_left(
+    tiny_policy: Model, decoder: Decoder
+) -> None:
+    response = _generate(decoder, [0], replace(SAMPLING, top_k=2))[0]
+    tokens = list(PROMPTS[0])
+    pairs = zip(response.log_probs, response.filtered_log_probs, strict=True)
+    for token, (log_prob, filtered) in zip(response.tokens, pairs, strict=True):
+        probabilities_V = _next_logits(tiny_policy, tokens).softmax(-1)
+        kept = probabilities_V.topk(2).values.sum().log().item()
+        assert filtered == pytest.approx(log_prob - kept, abs=1e-4)
+        tokens.append(token)
+
+
+def test_where_nothing_is_filtered_both_log_probs_are_equal(decoder: Decoder) -> None:
+    for response in _generate(decoder, [0, 1]):
+        assert response.filtered_log_probs == response.log_probs
