@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.experience import Experience, TeacherTargets, padded, present
-from miniverl.engine.loss import kl_estimate, vanilla, vanilla_metrics
+from miniverl.engine.loss import kl_estimate
+from miniverl.engine.policy_loss import vanilla
+from miniverl.engine.policy_metrics import policy_metrics
 from miniverl.engine.recipe import Distillation, Recipe
 
 # What upstream's vanilla loss takes where the config has no clip_ratio_c, as that of distillation has none:
@@ -170,14 +172,14 @@ def distillation_metrics(
     }
     if recipe.policy_gradient_clips is None:
         return found
-    clipping = vanilla_metrics(
+    clip_low, clip_high = recipe.policy_gradient_clips
+    clipping = policy_metrics(
         scores.student_log_probs_BR,
         old_log_probs_BR,
         -divergences_BR,
         mask_BR,
-        clip_low=recipe.policy_gradient_clips[0],
-        clip_high=recipe.policy_gradient_clips[1],
-        dual_clip=_DUAL_CLIP,
+        "vanilla",
+        {"clip_low": clip_low, "clip_high": clip_high, "dual_clip": _DUAL_CLIP},
         num_tokens=num_tokens,
     )
     return found | {f"distillation_{name}": share for name, share in clipping.items()}

@@ -38,7 +38,7 @@ from miniverl.engine.inputs import Inputs, LoadedInputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.models import Model, Reference
 from miniverl.engine.order import Cursor, num_steps
-from miniverl.engine.policy_update import policy_objective
+from miniverl.engine.policy_update import policy_objectives
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.recipe import Dtype, Recipe, Rollout, Validation
 from miniverl.engine.reward import Reward
@@ -166,7 +166,7 @@ class _Training:
                     recipe.seeds.mini_batches,
                     recipe.optimizer,
                 ),
-                partial(policy_objective, self.policy, recipe),
+                policy_objectives(self.policy, recipe, step=step),
                 learning_rate=recipe.optimizer.learning_rate
                 * factor(step - 1, recipe.learning_rate_schedule),
             )

@@ -3,9 +3,10 @@
 Axes: B sequences of a micro-batch, R response positions, P response tokens of all of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -14,26 +15,66 @@ from miniverl.engine import distillation
 from miniverl.engine.distillation import Compared, uses_task_rewards
 from miniverl.engine.experience import Experience, padded, present
 from miniverl.engine.forward import pack
-from miniverl.engine.loss import POLICY_LOSSES, kl_estimate, policy_metrics
+from miniverl.engine.loss import kl_estimate
 from miniverl.engine.models import Model
+from miniverl.engine.policy_loss import POLICY_LOSSES, weighted
+from miniverl.engine.policy_metrics import policy_metrics
 from miniverl.engine.recipe import Recipe
-from miniverl.engine.score import response_scores, response_scores_at
+from miniverl.engine.score import response_scores, response_scores_at, score
+from miniverl.engine.seeds import generator
 from miniverl.engine.update import Normalisers, Objective
 
 
-def policy_objective(policy: Model, recipe: Recipe, members: Sequence[Experience]) -> Objective:
-    """The objective of one mini-batch, whose experiences are `members`."""
+def policy_objectives(
+    policy: Model, recipe: Recipe, *, step: int
+) -> Callable[[Sequence[Experience]], Objective]:
+    """What gives the objective of each mini-batch of a step, asked in their order."""
+    numbers = count()
 
-    def objective(rows: Sequence[Experience], normalisers: Normalisers) -> Mapping[str, Tensor]:
-        batch = _scored(policy, recipe, rows)
-        parts = _parts(batch, recipe, normalisers)
-        return (
-            {"loss": _total(parts, recipe)}
-            | parts
-            | _metrics(batch, recipe, normalisers.num_tokens)
-        )
+    def objective_of(members: Sequence[Experience]) -> Objective:
+        selected = _selected(policy, recipe, members, f"selection:{step}:{next(numbers)}")
 
-    return objective
+        def objective(rows: Sequence[Experience], normalisers: Normalisers) -> Mapping[str, Tensor]:
+            batch = _scored(policy, recipe, rows, selected)
+            parts = _parts(batch, recipe, normalisers)
+            metrics = _metrics(batch, recipe, normalisers.num_tokens)
+            return {"loss": _total(parts, recipe), **parts, **metrics}
+
+        return objective
+
+    return objective_of
+
+
+Selected = Mapping[
+    int, Tensor
+]  # of each experience, by id(): the tokens (bool [R]) that the loss selects
+
+
+def _selected(
+    policy: Model, recipe: Recipe, members: Sequence[Experience], name: str
+) -> Selected | None:
+    """By the policy as it enters the mini-batch, from all of its trained tokens; None where no loss selects."""
+    select = POLICY_LOSSES[recipe.policy_loss.name].select
+    if select is None or not uses_task_rewards(recipe):
+        return None
+    scores = score(
+        policy,
+        [each.trajectory for each in members],
+        temperature=recipe.rollout.temperature,
+        micro_batch_tokens=recipe.update.micro_batch_tokens,
+        with_entropy=False,
+    )
+    is_trained_T = torch.cat([each.is_trained_R for each in members])
+    chosen_T = torch.zeros_like(is_trained_T)
+    chosen_T[is_trained_T] = select(
+        torch.cat(scores.log_probs)[is_trained_T],
+        torch.cat([each.old_log_probs_R for each in members])[is_trained_T],
+        torch.cat([each.advantages_R for each in members])[is_trained_T],
+        generator(recipe.seeds.mini_batches, name),
+        **recipe.policy_loss.arguments,
+    )
+    rows = chosen_T.split([len(each.is_trained_R) for each in members])
+    return {id(each): row_R for each, row_R in zip(members, rows, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +88,13 @@ class _Batch:
     advantages_BR: Tensor
     reference_log_probs_BR: Tensor | None
     importance_weights_BR: Tensor | None
+    selected_BR: Tensor | None
     compared: Compared | None
 
 
-def _scored(policy: Model, recipe: Recipe, rows: Sequence[Experience]) -> _Batch:
+def _scored(
+    policy: Model, recipe: Recipe, rows: Sequence[Experience], selected: Selected | None
+) -> _Batch:
     packed = pack([each.trajectory for each in rows], policy.device)
     with_entropy = uses_task_rewards(recipe) and recipe.policy_loss.entropy_coefficient != 0
     temperature = recipe.rollout.temperature
@@ -84,6 +128,7 @@ def _scored(policy: Model, recipe: Recipe, rows: Sequence[Experience]) -> _Batch
         importance_weights_BR=None
         if rows[0].importance_weights_R is None
         else gathered(present([each.importance_weights_R for each in rows])),
+        selected_BR=None if selected is None else gathered([selected[id(each)] for each in rows]),
         compared=None
         if top_log_probs_PK is None
         else distillation.compared(rows, log_probs_BR, top_log_probs_PK),
@@ -112,15 +157,11 @@ def _task_parts(batch: _Batch, recipe: Recipe, normalisers: Normalisers) -> dict
     """The terms that the rewards bring; the entropy and the KL only where they are part of the loss."""
     wanted = recipe.policy_loss
     kind = POLICY_LOSSES[wanted.name]
-    per_token_BR = kind.per_token(
-        batch.log_probs_BR,
-        batch.old_log_probs_BR,
-        batch.advantages_BR,
-        batch.mask_BR,
-        **wanted.arguments,
-    )
+    given = (batch.log_probs_BR, batch.old_log_probs_BR, batch.advantages_BR, batch.mask_BR)
+    chosen = () if batch.selected_BR is None else (batch.selected_BR,)
+    per_token_BR = kind.per_token(*given, *chosen, **wanted.arguments)
     if batch.importance_weights_BR is not None:
-        per_token_BR = per_token_BR * batch.importance_weights_BR
+        per_token_BR = weighted(per_token_BR, batch.importance_weights_BR, batch.mask_BR, kind)
     own = kind.aggregation or wanted.aggregation
     parts = {"policy_loss": normalisers.aggregated(per_token_BR, batch.mask_BR, own)}
     if wanted.entropy_coefficient != 0:
@@ -157,7 +198,8 @@ def _metrics(batch: _Batch, recipe: Recipe, num_tokens: int) -> dict[str, Tensor
             batch.old_log_probs_BR,
             batch.advantages_BR,
             batch.mask_BR,
-            recipe.policy_loss,
+            recipe.policy_loss.name,
+            recipe.policy_loss.arguments,
             num_tokens=num_tokens,
         )
     if recipe.distillation is not None:

@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from miniverl.engine.advantage import ADVANTAGES
-from miniverl.engine.loss import POLICY_LOSSES
+from miniverl.engine.policy_loss import POLICY_LOSSES
 from miniverl.engine.recipe import AggregationMode, Distillation, KlEstimator
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"

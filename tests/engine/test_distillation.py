@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from miniverl.engine import recipe as recipes
 from miniverl.engine.distillation import Compared, divergences, forward_kl_topk, per_token_loss
 from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.policy_update import policy_objective
+from miniverl.engine.policy_update import policy_objectives
 from miniverl.engine.problem import WrongCall
 from miniverl.engine.recipe import Aggregation, Distillation, Recipe, Teacher
 from miniverl.engine.score import score
@@ -199,7 +198,7 @@ def _descended(
         micro_batch_tokens=recipe.update.micro_batch_tokens,
         max_gradient_norm=1e9,
     )
-    objective = partial(policy_objective, policy, recipe)
+    objective = policy_objectives(policy, recipe, step=1)
     numbers = update(policy.trained(), descent, experiences, plan, objective, learning_rate=1.0)
     moved = [each.detach().clone() for each in policy.trained().values()]
     for each, before in zip(policy.trained().values(), start, strict=True):

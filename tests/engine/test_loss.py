@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miniverl.engine import loss
+from miniverl.engine.policy_loss import vanilla
+from miniverl.engine.policy_metrics import policy_metrics
 from miniverl.engine.recipe import AggregationMode, KlEstimator
 
 UPSTREAM = json.loads((Path(__file__).parents[1] / "data" / "upstream_v0.9.0.json").read_text())
@@ -25,7 +27,7 @@ def tensor(values: object) -> torch.Tensor:
 
 
 def vanilla_at(ratio: float, advantage: float) -> float:
-    return loss.vanilla(
+    return vanilla(
         tensor([[math.log(ratio)]]), tensor([[0.0]]), tensor([[advantage]]), INSIDE, **CLIPS
     ).item()
 
@@ -48,7 +50,7 @@ def test_the_clipped_surrogate_in_each_of_its_regions(ratio, advantage, expected
 
 def test_the_log_ratio_is_held_within_20():
     assert vanilla_at(math.exp(50), 1.0) == pytest.approx(-1.28)
-    extreme = loss.vanilla(tensor([[-1e30]]), tensor([[0.0]]), tensor([[1.0]]), INSIDE, **CLIPS)
+    extreme = vanilla(tensor([[-1e30]]), tensor([[0.0]]), tensor([[1.0]]), INSIDE, **CLIPS)
     assert extreme.item() == pytest.approx(-math.exp(-20))
 
 
@@ -57,10 +59,11 @@ def test_float32_losses_agree_with_upstreams_float64_numbers():
     mask_BR = torch.tensor(given_["mask"]).bool()
     for case in UPSTREAM["policy_losses"]:
         log_probs_BR = torch.tensor(given_["log_probs"]).requires_grad_(True)
-        values_BR = loss.vanilla(
+        values_BR = vanilla(
             log_probs_BR,
             torch.tensor(given_["old_log_probs"]),
             torch.tensor(given_["advantages"]),
+            mask_BR,
             **case["clips"],
         )
         total = values_BR[mask_BR].mean()
@@ -135,7 +138,7 @@ def test_what_lies_outside_the_mask_never_reaches_the_loss(mode):
         log_probs_BR = torch.where(mask_BR, -tensor(VALUES) / 7, outside).requires_grad_(True)
         advantages_BR = torch.where(mask_BR, tensor(VALUES) - 3, outside)
         old_BR = torch.where(mask_BR, -tensor(VALUES) / 8, outside)
-        values_BR = loss.vanilla(log_probs_BR, old_BR, advantages_BR, mask_BR, **CLIPS)
+        values_BR = vanilla(log_probs_BR, old_BR, advantages_BR, mask_BR, **CLIPS)
         values_BR = values_BR + loss.kl_estimate(log_probs_BR, old_BR, "k3")
         total = loss.aggregate(
             values_BR, mask_BR, mode=mode, num_tokens=4, num_sequences=3, horizon=8
@@ -175,7 +178,7 @@ def test_micro_batches_add_up_to_the_mini_batch(lengths, cuts, seed, mode, dtype
     def share(rows: slice) -> torch.Tensor:
         width = max(lengths[rows])  # a micro-batch is padded to its own longest response
         parts = [each[rows, :width] for each in (log_probs_BR, old_BR, advantages_BR, mask_BR)]
-        values_BR = loss.vanilla(*parts, **CLIPS) + loss.kl_estimate(*parts[:2], "k3")
+        values_BR = vanilla(*parts, **CLIPS) + loss.kl_estimate(*parts[:2], "k3")
         return loss.aggregate(values_BR, parts[3], **normalisers)
 
     edges = sorted({0, len(lengths), *(cut for cut in cuts if cut < len(lengths))})
@@ -189,12 +192,13 @@ def test_micro_batches_add_up_to_the_mini_batch(lengths, cuts, seed, mode, dtype
 
 def test_clip_metrics_are_shares_of_the_mini_batch_and_carry_no_gradient():
     log_probs_BR = tensor([[0.5, 0.0, 2.0, 9.0]]).requires_grad_(True)
-    metrics = loss.vanilla_metrics(
+    metrics = policy_metrics(
         log_probs_BR,
         tensor([[0.0, 0.0, 0.0, math.nan]]),
         tensor([[1.0, 1.0, -1.0, 1.0]]),
         torch.tensor([[True, True, True, False]]),
-        **CLIPS,
+        "vanilla",
+        CLIPS,
         num_tokens=6,  # three more are in other micro-batches
     )
     assert metrics["clip_fraction"].item() == pytest.approx(1 / 6)

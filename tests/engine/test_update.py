@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.policy_update import policy_objective
+from miniverl.engine.policy_update import policy_objectives
 from miniverl.engine.recipe import Aggregation, KlLoss, Recipe
 from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
@@ -85,7 +84,7 @@ def _update(
             recipe.seeds.mini_batches,
             recipe.optimizer,
         ),
-        partial(policy_objective, policy, recipe),
+        policy_objectives(policy, recipe, step=1),
         learning_rate=learning_rate,
     )
 
