@@ -1,7 +1,8 @@
 """What one leaf of upstream's tree means: its default, who reads it there, and what becomes of it here."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -9,6 +10,8 @@ from miniverl.compiler import profiles, upstream
 from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import parse
 from miniverl.compiler.follows import FOLLOWS
+from miniverl.compiler.profiles import Profile
+from miniverl.compiler.rule import Verdict
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
 
@@ -29,30 +32,36 @@ def explain(
     defaults = sources.defaults(chosen.config_name, version=chosen.verl, progress=progress)
     if field not in defaults:
         raise WrongCall([_no_leaf(field, defaults)])
-    context = profiles.nothing_set(chosen, defaults, parse([]))
-    verdict = chosen.table.judge(field, defaults[field], context)
+    verdict = _verdict(field, chosen, defaults)
+    reading = READERS.get(field, {})
     return {
+        "classes": dict(_classes(field, chosen.verl, defaults)),
         "classification": str(verdict.classification),
         "default": defaults[field],
+        "example": f"{_own(field)}={_example(defaults[field], reading.get('type', ''))}",
         "field": field,
         "fix": verdict.fix,
         "follows": FOLLOWS.get(field),
         "local_target": verdict.label,
-        "readers": READERS[field].get("readers", []),
+        "readers": reading.get("readers", []),
         "reason": verdict.reason,
         "recipe_path": verdict.target,
-        "type": READERS[field]["type"],
+        "type": reading.get("type"),
+        "unit": _unit(field, defaults[field]),
         "verl": chosen.pin.tag,
     }
 
 
 def text(explained: Mapping[str, Any]) -> str:
     """The explanation for a terminal."""
+    takes = f"   takes {explained['type']}" if explained["type"] else ""
     lines = [
         f"{explained['field']}  (verl {explained['verl']})",
-        f"  default   {json.dumps(explained['default'])}   takes {explained['type']}",
+        f"  default   {json.dumps(explained['default'])}{takes}",
         f"  here      {explained['classification']}: {explained['reason']}",
     ]
+    if explained["unit"]:
+        lines.insert(2, f"  unit      {explained['unit']}")
     if explained["recipe_path"]:
         lines.append(f"  recipe    {explained['recipe_path']}")
     if explained["fix"]:
@@ -61,7 +70,88 @@ def text(explained: Mapping[str, Any]) -> str:
         lines.append(f"  follows   {explained['follows']}, until it is set itself")
     readers = ", ".join(explained["readers"]) or "nothing, on the path of the default trainer"
     lines.append(f"  read by   {readers}")
+    lines.append(f"  example   {explained['example']}")
+    lines += [f"  {name}  {one}" for name, one in explained["classes"].items()]
     return "\n".join(lines)
+
+
+def _verdict(field: str, profile: Profile, defaults: Mapping[str, Any]) -> Verdict:
+    context = profiles.nothing_set(profile, defaults, parse([]))
+    return profile.table.judge(field, defaults[field], context)
+
+
+def _classes(field: str, verl: str, defaults: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What each profile of that release says of the leaf; None of those that it may not be stated in."""
+    for name, one in profiles.PROFILES.items():
+        if one.verl == verl:
+            stated = one.admits(field)
+            yield (
+                name,
+                str(_verdict(field, one, defaults).classification) if stated else "not stated",
+            )
+
+
+# By the last name of a leaf; the first that fits.
+_UNITS: tuple[tuple[str, str], ...] = (
+    (r"(train|gen|ppo_mini)_batch_size", "prompts"),
+    (r"val_batch_size", "prompts"),
+    (r".*micro_batch_size.*", "trajectories of one forward and backward"),
+    (r".*(token_len|num_batched_tokens|model_len|token_length).*", "tokens"),
+    (r"(max_)?(prompt|response)_length", "tokens"),
+    (r".*total_epochs|ppo_epochs", "passes over the data"),
+    (
+        r".*total_training_steps|lr_warmup_steps|(save|test)_freq|critic_warmup",
+        "steps: one batch of rollouts and its updates",
+    ),
+    (r"lr_warmup_steps_ratio", "share of the steps"),
+    (r"n", "responses to each prompt"),
+    (r".*timeout.*", "seconds"),
+    (r".*gpu_memory_utilization", "share of a device's memory"),
+    (r".*_parallel_size|.*n_gpus_per_node", "devices"),
+    (r".*nnodes", "machines"),
+    (r".*megabytes", "megabytes"),
+    (r".*_mb", "megabytes"),
+)
+
+
+def _unit(field: str, default: Any) -> str | None:
+    name = field.rpartition(".")[2]
+    if isinstance(default, bool | str):
+        return None
+    return next((unit for pattern, unit in _UNITS if re.fullmatch(pattern, name)), None)
+
+
+def _own(field: str) -> str:
+    """The leaf that may be overridden: of a section that is a copy as a whole, that of the section copied."""
+    followed = FOLLOWS.get(field, field)
+    return followed if followed.split(".")[-2:] == field.split(".")[-2:] else field
+
+
+def _example(default: Any, takes: str) -> str:
+    """A value that the leaf takes, in Hydra's grammar: another choice where there are some, else its default."""
+    choices = [word for word in takes.split("|") if re.fullmatch(r"[A-Za-z_][\w-]*", word)]
+    others = [word for word in choices if word != default and word not in _KINDS]
+    if isinstance(default, bool):
+        return str(not default)
+    if others:
+        return others[0]
+    if default is None:
+        return next((value for kind, value in _KINDS.items() if kind in takes), "null")
+    text = json.dumps(default, separators=(",", ":")).replace('"', "")
+    return text if re.fullmatch(r"[\w.,:\[\]{}/+-]*", text) else f"'{text}'"
+
+
+_KINDS = {
+    "bool": "True",
+    "int": "1",
+    "float": "1.0",
+    "path": "a_path",
+    "list": "[]",
+    "dict": "{}",
+    "mapping": "{}",
+    "str": "a_name",
+    "null": "null",
+}
 
 
 def _no_leaf(field: str, defaults: Mapping[str, Any]) -> Problem:

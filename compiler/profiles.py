@@ -16,7 +16,7 @@ from miniverl.compiler import upstream
 from miniverl.compiler.bindings import Bindings
 from miniverl.compiler.judge import Table
 from miniverl.compiler.rule import Context, Rule
-from miniverl.compiler.rules import RL_V09, RL_V09_APPENDED, published
+from miniverl.compiler.rules import RL_V09, RL_V09_APPENDED, published, release_v08
 from miniverl.compiler.rules.local import LOCAL
 from miniverl.compiler.rules.local import RULES as LOCAL_RULES
 from miniverl.compiler.suggest import did_you_mean
@@ -80,6 +80,31 @@ def _rl(
     )
 
 
+def _opd(name: str, other: str, *, loss_mode: str, by_policy_gradient: bool) -> Profile:
+    """A profile of v0.8's on-policy distillation: the one table, with what that release means otherwise on top."""
+    overlay = release_v08.distils_only(
+        BASE, loss_mode=loss_mode, by_policy_gradient=by_policy_gradient, other=_OPD + other
+    )
+    how = "a policy gradient" if by_policy_gradient else "the loss itself"
+    return Profile(
+        name=_OPD + name,
+        schema_version=1,
+        verl=release_v08.VERL,
+        config_name="ppo_trainer",
+        input="hydra",
+        input_contract="native Hydra: config name and overrides over verl v0.8.0's own config tree, for learning from "
+        f"a teacher by {loss_mode} and {how}",
+        table=Table.of([*overlay, *BASE]),
+        fields=("*",),
+        local={},
+        compiler_version="opd-native-hydra-v1",
+        conformance_version="opd-verl-v0.8-v1",
+        export_version=None,
+    )
+
+
+_OPD = "verl-opd-v0.8-single-gpu-"
+_TOP_K, _PG_K1 = "v1", "pg-k1-v1"
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
@@ -123,6 +148,8 @@ PROFILES: Mapping[str, Profile] = {
             contract="native Hydra: config name and overrides over verl v0.9.0's own config tree",
             compiler_version="rl-native-hydra-v1",
         ),
+        _opd(_TOP_K, _PG_K1, loss_mode="forward_kl_topk", by_policy_gradient=False),
+        _opd(_PG_K1, _TOP_K, loss_mode="k1", by_policy_gradient=True),
     )
 }
 DEFAULTS: Mapping[Input, str] = {

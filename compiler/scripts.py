@@ -163,6 +163,9 @@ def settled(draft: Draft, classes: Mapping[str, Class]) -> Source:
             _with(field, marks): _with(value, marks) for field, value in source.launched.items()
         },
         description=f"{launch.origin} line {launch.line}: {source.description}",
+        stated=None
+        if source.stated is None
+        else {_with(field, marks): _with(value, marks) for field, value in source.stated.items()},
         sha256=sources.config_sha256(leaves),
         notes=(*launch.warnings, *(_with(note, shown) for note in source.notes)),
         required=tuple(_asked(needed, needing, launch)),

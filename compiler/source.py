@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 
 from miniverl.compiler import upstream
 from miniverl.compiler.faults import composition_problems, out_of_the_tree
+from miniverl.compiler.lacks import LACKS
 from miniverl.compiler.leaf import nested, parents
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.compiler.user_tree import UserTree
@@ -126,8 +127,14 @@ def launch(name: str) -> Launch:
 def defaults(
     config_name: str, *, version: str, progress: upstream.Progress = upstream.quiet
 ) -> Mapping[str, Any]:
-    """The leaves of a config as upstream ships it."""
-    return _composed_once(upstream.tree(version, progress), version, config_name, (), "defaults")
+    """The leaves of a config as upstream ships it, with what a later release has on top of an older one's."""
+    tree = upstream.tree(version, progress)
+    return _shipped(tree, version, config_name)
+
+
+def _shipped(tree: Path, version: str, config_name: str) -> dict[str, Any]:
+    lacking = LACKS.get(version, {})
+    return {**lacking, **_composed_once(tree, version, config_name, (), "defaults")}
 
 
 def compose(
@@ -156,9 +163,11 @@ def compose(
     heard = [one for one in overrides if not one.key.startswith("hydra.")]
     child = _ask(tree, config_name, heard, user_tree)
     shipped_as = config_name if user_tree is None else "ppo_trainer"
-    shipped = _composed_once(tree, version, shipped_as, (), "defaults")
+    shipped = _shipped(tree, version, shipped_as)
+    lacking = LACKS.get(version, {})
     answer = _answer(child, user_tree)
-    leaves, interpolations = answer["leaves"], answer["interpolations"]
+    composed, interpolations = answer["leaves"], answer["interpolations"]
+    leaves = {**lacking, **composed}
     notes = [
         f"{one}: it sets Hydra itself, and nothing here reads it"
         for one in overrides
@@ -166,7 +175,7 @@ def compose(
     ]
     lines: Mapping[str, str] = {}
     if user_tree is not None:
-        lines = user_tree.origins(answer["read"], config_name) if leaves else {}
+        lines = user_tree.origins(answer["read"], config_name) if composed else {}
         notes += user_tree.notes(answer["searchpath"], finds, config_name)
     origins = dict(_origins({**shipped, **leaves}, interpolations, heard, lines))
     problems = [
@@ -174,7 +183,7 @@ def compose(
         *_missing(leaves, origins, shipped),
     ]
     if user_tree is not None:
-        problems += user_tree.problems(answer["searchpath"], leaves, shipped, config_name)
+        problems += user_tree.problems(answer["searchpath"], composed, shipped, config_name)
     if problems:
         raise Refused(problems)
     where = "" if user_tree is None else f" in {user_tree.folder.name}, on the tree"
@@ -182,14 +191,14 @@ def compose(
         config_name=config_name,
         leaves=leaves,
         origins=origins,
-        launched=_composed_once(tree, version, config_name, launched, "launched")
+        launched={**lacking, **_composed_once(tree, version, config_name, launched, "launched")}
         if launched
         else leaves,
         defaults=shipped,
         description=f"{config_name}{where} of verl {version} with {len(overrides)} overrides",
-        sha256=config_sha256(leaves),
+        sha256=config_sha256(composed),
         notes=tuple(notes),
-        stated=None,
+        stated=composed if lacking else None,
         required=(),
         mends_missing="Drop that override" if user_tree is None else "Leave it in its place",
     )

@@ -2,15 +2,19 @@
 
 import pytest
 
+from miniverl.compiler import source as sources
 from miniverl.compiler.explain import explain, text
 from miniverl.engine.problem import WrongCall
 
 
 def test_a_leaf_is_explained_by_default_class_reason_recipe_path_and_readers():
     explained = explain("data.seed")
+    classes = {f"verl-rl-v0.9-single-gpu-v{number}": "exact" for number in range(1, 6)}
     assert explained == {
+        "classes": classes,
         "classification": "exact",
         "default": None,
+        "example": "data.seed=1",
         "field": "data.seed",
         "fix": None,
         "follows": None,
@@ -19,6 +23,7 @@ def test_a_leaf_is_explained_by_default_class_reason_recipe_path_and_readers():
         "reason": "null is torch's default seed, so that the order is the same in every run",
         "recipe_path": "seeds.data",
         "type": "null|int",
+        "unit": None,
         "verl": "v0.9.0",
     }
 
@@ -40,6 +45,40 @@ def test_text_for_people_names_default_class_and_fix():
     assert lines[1].startswith("  default   ")
     assert lines[2].startswith("  here      unsupported: ")
     assert f"  fix       Set {field} to one of: vllm, sglang, trtllm" in lines
+
+
+@pytest.mark.parametrize(
+    ("field", "unit", "example"),
+    [
+        ("data.train_batch_size", "prompts", "1024"),
+        ("actor_rollout_ref.rollout.n", "responses to each prompt", "1"),
+        ("data.max_response_length", "tokens", "512"),
+        ("data.shuffle", None, "False"),
+        ("algorithm.adv_estimator", None, "grpo"),
+        ("actor_rollout_ref.actor.optim.betas", None, "[0.9,0.999]"),
+        ("actor_rollout_ref.actor.policy_loss.dro_beta", None, "1.0"),
+    ],
+)
+def test_a_leaf_has_a_unit_and_an_override_that_hydra_takes(field, unit, example):
+    explained = explain(field)
+    assert (explained["unit"], explained["example"]) == (unit, f"{field}={example}")
+
+
+def test_every_example_composes(grpo):
+    examples = [explain(field)["example"] for field in sorted(grpo.defaults)[::40]]
+    assert len(sources.compose("ppo_trainer", sources.numbered(examples), version="0.9.0").leaves)
+
+
+def test_the_class_of_each_profile_of_the_release_is_told():
+    classes = explain("critic.optim.lr")["classes"]
+    assert classes["verl-rl-v0.9-single-gpu-v1"] == "not stated"
+    assert set(classes) == {f"verl-rl-v0.9-single-gpu-v{number}" for number in range(1, 6)}
+    older = explain("actor_rollout_ref.rollout.skip.enable", profile="verl-opd-v0.8-single-gpu-v1")
+    assert older["verl"] == "v0.8.0"
+    assert set(older["classes"]) == {
+        "verl-opd-v0.8-single-gpu-v1",
+        "verl-opd-v0.8-single-gpu-pg-k1-v1",
+    }
 
 
 def test_leaves_of_every_section_can_be_explained(grpo):
