@@ -7,7 +7,13 @@ import pytest
 
 from miniverl.engine.advantage import ADVANTAGES
 from miniverl.engine.policy_loss import POLICY_LOSSES
-from miniverl.engine.recipe import AggregationMode, Distillation, KlEstimator
+from miniverl.engine.recipe import (
+    AggregationMode,
+    Distillation,
+    ImportanceWeights,
+    KlEstimator,
+    RejectionStatistic,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 NAMED = {
@@ -15,6 +21,8 @@ NAMED = {
     "policy loss": list(POLICY_LOSSES),
     "aggregation": get_args(AggregationMode),
     "KL estimate": get_args(KlEstimator),
+    "importance weights by": get_args(get_type_hints(ImportanceWeights)["level"]),
+    "rejection": get_args(RejectionStatistic),
     "learning rate": ["constant", "cosine"],
     "distillation": get_args(get_type_hints(Distillation)["loss"]),
 }
