@@ -13,6 +13,7 @@ import click
 from miniverl.bench.answer import refuse, say
 from miniverl.bench.cli_bench import bench, doctor, fetch
 from miniverl.bench.cli_compile import compile_, explain, run
+from miniverl.bench.cli_corpus import corpus
 from miniverl.bench.cli_records import check, compare, site
 from miniverl.bench.cli_upstream import drift
 from miniverl.bench.exits import Exit
@@ -36,7 +37,7 @@ def cli() -> None:
     """What a verl launch means on one device, run there, and measured there."""
 
 
-for command in (compile_, explain, drift, run, bench, fetch, doctor, check, compare, site):
+for command in (compile_, explain, corpus, drift, run, bench, fetch, doctor, check, compare, site):
     cli.add_command(command)
 
 
