@@ -23,6 +23,7 @@ _COUNT = Range(spelled="a whole number of at least 1", accepts=lambda value: val
 _NOT_NEGATIVE = Range(spelled="a number of at least 0", accepts=lambda value: value >= 0)
 _POSITIVE = Range(spelled="a number above 0", accepts=lambda value: value > 0)
 _SHARE = Range(spelled="a number from 0 to 1", accepts=lambda value: 0 <= value <= 1)
+_SOME = Range(spelled="a number above 0 and at most 1", accepts=lambda value: 0 < value <= 1)
 _MASS = Range(
     spelled="a number above 0 and at most 1; 1 is off", accepts=lambda value: 0 < value <= 1
 )
@@ -44,10 +45,10 @@ POLICY_LOSS_ARGUMENTS: Mapping[str, Mapping[str, Range]] = {
     "dppo_kl": {**_CLIPS, "ratio_cap": _POSITIVE},
     "dro": {"beta": _POSITIVE},
     "geo_mean": _CLIPS,
-    "kl_cov": {"share": _SHARE, "kl_coefficient": _ANY_NUMBER},
+    "kl_cov": {"share": _SOME, "kl_coefficient": _ANY_NUMBER},
     "clip_cov": {
         **_CLIPS,
-        "share": _SHARE,
+        "share": _SOME,
         "covariance_low": _ANY_NUMBER,
         "covariance_high": _ANY_NUMBER,
     },
@@ -103,7 +104,7 @@ RANGES: Mapping[str, Range] = {
     "reward.overlong_penalty.factor": _NOT_NEGATIVE,
     "kl_reward.adaptive.target": _POSITIVE,
     "kl_reward.adaptive.horizon": _COUNT,
-    "rollout_correction.importance_weights.lower": _NOT_NEGATIVE,
+    "rollout_correction.importance_weights.lower": _POSITIVE,
     "rollout_correction.importance_weights.upper": _POSITIVE,
     "advantage.gamma": _NOT_NEGATIVE,
     "advantage.gae_lambda": _NOT_NEGATIVE,
@@ -196,6 +197,8 @@ def _missing_parts(plain: Plain, origin: str) -> Iterator[Problem]:
             yield _problem(f"reward.{part}", reward[part], origin, reason)
     if plain["distillation"] is not None:
         yield from _distillation_misfits(plain["distillation"], origin)
+    if plain["rollout_correction"] is not None:
+        yield from _correction_misfits(plain["rollout_correction"], origin)
 
 
 def _distillation_misfits(distillation: Plain, origin: str) -> Iterator[Problem]:
@@ -215,6 +218,30 @@ def _distillation_misfits(distillation: Plain, origin: str) -> Iterator[Problem]
         if len(keys) > 1 and (key is None or key in keys[:index]):
             reason = "each of several teachers has a key of its own"
             yield _problem(f"distillation.teachers.{index}.key", key, origin, reason)
+
+
+def _correction_misfits(correction: Plain, origin: str) -> Iterator[Problem]:
+    weights, path = correction["importance_weights"], "rollout_correction"
+    if correction["bypasses_scoring"] and (weights is not None or correction["rejections"]):
+        reason = (
+            "it takes the sampler's log-probabilities as they are, and weighs or rejects nothing"
+        )
+        yield _problem(f"{path}.bypasses_scoring", True, origin, reason)
+    bounded = [] if weights is None else [(f"{path}.importance_weights", weights)]
+    for index, each in enumerate(correction["rejections"]):
+        where, statistic = f"{path}.rejections.{index}", each["statistic"]
+        bounded.append((where, each))
+        if (each["lower"] is None) == statistic.endswith("k1"):
+            reason = f"{statistic} has " + ("two bounds" if each["lower"] is None else "one bound")
+            yield _problem(f"{where}.lower", each["lower"], origin, reason)
+        for side in ("lower", "upper"):
+            if each[side] is not None and not _POSITIVE.accepts(each[side]):
+                reason = f"expected {_POSITIVE.spelled}"
+                yield _problem(f"{where}.{side}", each[side], origin, reason)
+    for where, each in bounded:
+        if each["lower"] is not None and each["lower"] > each["upper"]:
+            reason = f"it is above the upper bound, {each['upper']}"
+            yield _problem(f"{where}.lower", each["lower"], origin, reason)
 
 
 def _at(plain: Any, path: str) -> Any:

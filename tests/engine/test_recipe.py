@@ -92,6 +92,53 @@ def test_a_norm_needs_its_horizon() -> None:
         recipes.from_dict(changed("policy_loss.aggregation", aggregation), "here")
 
 
+WEIGHTS = {"level": "token", "lower": None, "upper": 2.0, "is_batch_normalized": False}
+K1 = {"statistic": "token_k1", "lower": 0.5, "upper": 2.0}
+K3 = {"statistic": "seq_mean_k3", "lower": None, "upper": 0.1}
+CORRECTION = {"bypasses_scoring": False, "importance_weights": WEIGHTS, "rejections": [K1, K3]}
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "reason"),
+    [
+        ({"rejections": [{**K1, "lower": None}]}, "rejections.0.lower", "token_k1 has two bounds"),
+        ({"rejections": [K1, {**K3, "lower": 0.1}]}, "rejections.1.lower", "has one bound"),
+        ({"rejections": [{**K3, "upper": 0.0}]}, "rejections.0.upper", "a number above 0"),
+        ({"rejections": [{**K1, "lower": 3.0}]}, "rejections.0.lower", "above the upper bound, 2"),
+        (
+            {"importance_weights": {**WEIGHTS, "lower": 3.0}},
+            "importance_weights.lower",
+            "above the upper bound, 2.0",
+        ),
+        ({"bypasses_scoring": True}, "bypasses_scoring", "weighs or rejects nothing"),
+    ],
+)
+def test_bounds_of_rollout_correction_that_say_nothing_are_named(part, field, reason) -> None:
+    recipes.from_dict(changed("rollout_correction", CORRECTION), "here")
+    with pytest.raises(WrongCall, match=reason) as raised:
+        recipes.from_dict(changed("rollout_correction", CORRECTION | part), "here")
+    assert fields(raised) == [f"recipe.rollout_correction.{field}"]
+
+
+@pytest.mark.parametrize("loss", ["kl_cov", "clip_cov"])
+def test_a_share_of_chosen_tokens_is_above_0(loss: str) -> None:
+    arguments = {
+        "kl_cov": {"share": 0, "kl_coefficient": 1.0},
+        "clip_cov": {
+            "share": 0,
+            "clip_low": 0.2,
+            "clip_high": 0.2,
+            "covariance_low": 1.0,
+            "covariance_high": 5.0,
+        },
+    }[loss]
+    plain = changed("policy_loss.name", loss)
+    plain["policy_loss"]["arguments"] = arguments
+    with pytest.raises(WrongCall) as raised:
+        recipes.from_dict(plain, "here")
+    assert fields(raised) == ["recipe.policy_loss.arguments.share"]
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan, True, "0.9"])
 def test_what_is_no_finite_number_is_none(value: Any) -> None:
     with pytest.raises(WrongCall, match=r"recipe\.rollout\.temperature .* expected float"):
