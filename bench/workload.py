@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
 from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, pins
@@ -119,6 +120,8 @@ def names() -> list[str]:
 @cache
 def workload(name: str) -> Workload:
     """The workload called `name`; raises WrongCall for an unknown name, or with all that is wrong in it."""
+    if name.startswith(corpus_workload.PREFIX):
+        return parse(corpus_workload.document(name), name)
     known = names()
     if name not in known:
         fix = did_you_mean(name, known, f"Known: {', '.join(known)}")

@@ -1,0 +1,69 @@
+"""Does every launch that the corpus accepts run, and go on after a kill with the same bytes?
+
+    python -m miniverl.bench.corpus_runs [CASE ...]
+
+Each case is a workload of its own (`corpus-CASE`, as in `miniverl bench corpus-ppo`): the launch with its own losses,
+rates and weights, at the size that corpus_runs.yaml states. Prints a Markdown table from the records, and ends with 1
+unless all of them were measured and resumed exactly.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from miniverl.bench import suite, units, validate
+from miniverl.bench.answer import answers, say
+from miniverl.bench.corpus_workload import PREFIX, accepted
+from miniverl.bench.exits import Exit
+from miniverl.bench.progress import bars
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """A row a case: what trained, how long a step takes, and whether the resumed run has the same bytes."""
+    rows = [("case", "estimator", "loss", "updates", "a step", "peak", "after a kill")]
+    rows.append(tuple("---" for _ in rows[0]))
+    rows += map(_row, records)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
+    recipe, measured = record["recipe"]["compiled"], record["measurements"]
+    return (
+        record["workload"]["name"].removeprefix(PREFIX),
+        recipe["advantage"]["estimator"],
+        recipe["policy_loss"]["name"],
+        str(measured["steps_finished"]),
+        units.seconds(measured["steady_state_median_seconds"]["step"]),
+        units.gib(measured["peak_rss_gib"]),
+        record["resume"]["status"].replace("_", " "),
+    )
+
+
+@answers
+def _answer(names: Sequence[str], out: Path) -> Exit:
+    measured = []
+    for name in names or accepted():
+        request = suite.Request(
+            workload=f"{PREFIX}{name}", gpu=None, as_is=False, launches=None, seed=None, out=out
+        )
+        with bars() as progress:
+            plan = suite.prepare(request, progress)
+        measured.append(suite.measure(plan, say))
+    click.echo(table([validate.load(each.path) for each in measured]))
+    return Exit.DONE if all(each.exit is Exit.DONE for each in measured) else Exit.NO
+
+
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1, metavar="[CASE ...]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("build"), help="Default: build."
+)
+def _main(names: tuple[str, ...], out: Path) -> None:
+    sys.exit(_answer(names, out))
+
+
+if __name__ == "__main__":
+    _main()
