@@ -22,6 +22,10 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; 
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that a script reads.")
 @click.option("--arg", multiple=True, metavar="VALUE", help="An argument of a script; in order.")
 @click.option("--launch", type=int, metavar="N", help="Which launch of a script; counted from 1.")
+@click.option("--gpu", metavar="NAME", help="Say whether it fits there: 4080, cpu, ...")
+@click.option(
+    "--model-config", multiple=True, metavar="[ROLE=]FILE", help="config.json of a model not bound."
+)
 @click.option("-o", "--output", type=FILE, help="Write the recipe here.")
 @click.option("--report", type=FILE, help="Write the report here.")
 @json_option
@@ -35,6 +39,8 @@ def compile_(
     env: tuple[str, ...],
     arg: tuple[str, ...],
     launch: int | None,
+    gpu: str | None,
+    model_config: tuple[str, ...],
     output: Path | None,
     report: Path | None,
     as_json: bool,
@@ -42,11 +48,13 @@ def compile_(
     """Judge every leaf of a launch, and lower it to a recipe.
 
     SOURCE is a launch script (.sh), a config file (.yaml, .json), hydra:ppo_trainer, launch:grpo or
-    workload:NAME; overrides are Hydra's. With --config-path and --config-name there is no SOURCE. A script is read and never run: --env and --arg give what it
-    would get from outside.
-    Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME.
+    workload:NAME; overrides are Hydra's. With --config-path and
+    --config-name there is no SOURCE. A script is read and never run: --env and --arg give what it would get from
+    outside. --gpu counts memory from the config.json of each bound model, or of --model-config.
+    Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME, and
+    critic=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER where the launch has them.
     """
-    from miniverl.bench import compiled_view
+    from miniverl.bench import capacity, compiled_view
     from miniverl.bench.progress import bars
     from miniverl.compiler import scripts
     from miniverl.compiler.lower import compile_launch, compile_script, compile_tree
@@ -78,10 +86,12 @@ def compile_(
             compiled = compile_launch(
                 source, overrides, profile=profile, bindings=bind, progress=progress
             )
+    if gpu is not None:
+        compiled = capacity.assessed(compiled, gpu, _configs(model_config))
     written = compiled_view.write(compiled, output, report)
     if as_json:
         print_json(compiled.report)
-    for line in (*compiled_view.lines(compiled), *written):
+    for line in (*compiled_view.lines(compiled), *capacity.lines(compiled), *written):
         say(line)
     if compiled.status == "accepted":
         return Exit.DONE
@@ -152,6 +162,12 @@ def run(
     if ended.exit is not Exit.DONE:
         say(f"{ended.sentence} The run folder is {os.path.relpath(out)}.")
     return ended.exit
+
+
+def _configs(texts: tuple[str, ...]) -> dict[str, Path]:
+    """config.json files by role; one without a role is the policy's."""
+    pairs = (text.partition("=") if "=" in text else ("model", "=", text) for text in texts)
+    return {role: Path(path) for role, _, path in pairs}
 
 
 def _source(

@@ -49,6 +49,7 @@ class Compiled:
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
     recipe: Recipe | None
+    lowered: Mapping[str, Any]  # recipe values of an accepted launch, nested, bound or not
     report: Mapping[str, Any]
     paths: Mapping[str, Path | None]  # of the bound inputs, by the names that a recipe has for them
 
@@ -166,6 +167,7 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
         problems=(*problems, *required),
         warnings=warnings,
         recipe=recipe,
+        lowered=nested(written(judged)) if status == "accepted" else {},
         report=report(
             source=source,
             profile=profile,
