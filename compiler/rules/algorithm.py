@@ -28,7 +28,6 @@ from miniverl.compiler.rules.switches import (
     uses_kl_in_reward,
     uses_kl_loss,
 )
-from miniverl.engine.bounds import ESTIMATOR_ARGUMENTS
 from miniverl.engine.recipe import Estimator
 
 _FILTER = "algorithm.filter_groups"
@@ -102,9 +101,8 @@ def _adv_estimator(field: str, value: Any, context: Context) -> Verdict:
     )
 
 
-def _argument(leaf: str, argument: str, reason: str) -> Rule:
+def _argument(leaf: str, argument: str, readers: tuple[str, ...], reason: str) -> Rule:
     """A number of the estimators that read it."""
-    readers = [name for name, read in ESTIMATOR_ARGUMENTS.items() if argument in read]
     field = f"algorithm.{leaf}"
     return lowers(
         field,
@@ -225,9 +223,14 @@ RULES: tuple[Rule, ...] = (
         read_if=lambda context: estimator(context) in ("grpo", "grpo_passk"),
         unread="not read: the estimator is neither grpo nor grpo_passk",
     ),
-    _argument("gamma", "gamma", "discounts the rewards of later tokens"),
     _argument(
-        "lam", "gae_lambda", "weighs later steps of the advantage against the critic's values"
+        "gamma", "gamma", ("gae", "reinforce_plus_plus"), "discounts the rewards of later tokens"
+    ),
+    _argument(
+        "lam",
+        "gae_lambda",
+        ("gae",),
+        "weighs later steps of the advantage against the critic's values",
     ),
     Rule("algorithm.use_kl_in_reward", _use_kl_in_reward),
     keeps_class(f"{_CONTROL}._target_"),

@@ -175,7 +175,7 @@ def test_a_rejected_launch_exits_1_with_its_report_and_every_problem(capsys: Cap
     code = main(
         [
             *GRPO,
-            "algorithm.adv_estimator=gae",
+            "algorithm.adv_estimator=remax",
             "actor_rollout_ref.actor.strategy=megatron",
             "--json",
         ]
