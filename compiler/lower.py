@@ -11,7 +11,7 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, parse
 from miniverl.compiler.judge import context_of, judge, problems_of
 from miniverl.compiler.leaf import nested
-from miniverl.compiler.needs import needed_bindings, required_input
+from miniverl.compiler.needs import bound_in_vain, needed_bindings, required_input
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.report import report
 from miniverl.compiler.rule import REJECTING, Class, Context, Finding
@@ -157,7 +157,11 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
     missing = [name for name in needed if name not in bindings.bound]
     execution = _execution(status, missing, findings)
     recipe = _recipe(judged, context) if execution["status"] == "executable" else None
-    warnings = (*source.notes, *map(_warning, (one for one in judged if one.warning)))
+    warnings = (
+        *source.notes,
+        *map(_warning, (one for one in judged if one.warning)),
+        *bound_in_vain(bindings.bound, context),
+    )
     nothing_set = profiles.nothing_set(profile, source.defaults, parse([]))
     rules_sha256 = profiles.rules_sha256(profile, nothing_set)
     return Compiled(

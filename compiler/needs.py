@@ -1,6 +1,6 @@
 """What a launch needs besides itself: bindings without which nothing runs, and numbers that it leaves open."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from miniverl.compiler.bindings import teacher_name
 from miniverl.compiler.rule import Context
@@ -30,6 +30,17 @@ def needed_bindings(context: Context) -> tuple[str, ...]:
         **{teacher_name(entry.key): True for entry in teachers},
     }
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+def bound_in_vain(bound: Collection[str], context: Context) -> tuple[str, ...]:
+    """Warnings on models that are bound to roles which the launch does not have."""
+    has = {"critic"} if has_critic(context) else set()
+    has.update(needed_bindings(context))
+    return tuple(
+        f"{name} is bound, and the launch has none of that name: nothing reads it"
+        for name in sorted(set(bound) - has)
+        if name.partition(".")[0] in ("critic", "teacher")
+    )
 
 
 def required_input(context: Context) -> tuple[Problem, ...]:
