@@ -68,18 +68,18 @@ def gather(
 ) -> Gathered:
     """The `prompts_per_step` groups of the step whose data begins at `cursor`.
 
-    Raises Refused where a whole pass over the prompts does not give that many groups that vary, and WrongCall
-    where the scorer gives no such metric.
+    Raises Refused where a whole pass over the prompts gives no group that varies, and WrongCall where the scorer
+    gives no such metric.
     """
     wanted = data.prompts_per_step
     drawn: list[Prompt] = []
     kept: list[_Group] = []
-    num_dropped = 0
+    num_dropped = num_in_vain = 0  # the latter since a group was last kept
     while len(kept) < wanted:
-        count = _next_count(len(drawn), num_dropped, len(prompts), data, group_filter)
+        count = _next_count(len(drawn), num_dropped, num_in_vain, len(prompts), data, group_filter)
         if count == 0:
             assert group_filter is not None, "every group is kept without a filter"
-            raise Refused([_degenerate(len(drawn), len(kept), wanted, group_filter)])
+            raise Refused([_degenerate(num_in_vain, len(kept), wanted, group_filter)])
         indices, cursor = take(cursor, count, len(prompts), data, seed)
         chosen = [prompts[index] for index in indices]
         groups = _groups(sample(chosen, drawn), judge, count)
@@ -87,6 +87,7 @@ def gather(
         drawn += chosen
         kept += varying
         num_dropped += len(groups) - len(varying)
+        num_in_vain = 0 if varying else num_in_vain + count
     return Gathered(
         responses=[each for group in kept[:wanted] for each in group.responses],
         judged=[each for group in kept[:wanted] for each in group.judged],
@@ -109,19 +110,20 @@ def filter_metrics(gathered: Gathered) -> dict[str, float]:
 def _next_count(
     num_drawn: int,
     num_dropped: int,
+    num_in_vain: int,
     num_prompts: int,
     data: Data,
     group_filter: GroupFilter | None,
 ) -> int:
     """How many prompts the next round samples, in whole draws: those that are still owed for the dropped ones.
 
-    While the step is not full some are owed: owed >= drawn - 2 x kept + wanted > 0. None are sampled behind one
-    whole pass over the prompts.
+    While the step is not full some are owed: owed >= drawn - 2 x kept + wanted > 0. None are sampled behind a
+    whole pass over the prompts that gave no group.
     """
     draw = data.prompts_per_draw
     owed = data.prompts_per_step + _PROMPTS_FOR_ONE_DROPPED * num_dropped - num_drawn
     batches = 1 if group_filter is None else group_filter.batches_in_flight
-    pass_left = num_prompts // draw * draw - num_drawn
+    pass_left = num_prompts // draw * draw - num_in_vain
     return min(-(-owed // draw) * draw, batches * data.prompts_per_step, pass_left)
 
 
@@ -155,12 +157,12 @@ def _metric(judged: Judged, name: str) -> float:
     return judged.extras[name]
 
 
-def _degenerate(num_drawn: int, num_kept: int, wanted: int, group_filter: GroupFilter) -> Problem:
+def _degenerate(num_in_vain: int, num_kept: int, wanted: int, group_filter: GroupFilter) -> Problem:
     return Problem(
         field="recipe.group_filter",
         value=group_filter.metric,
         origin="rollout",
-        reason=f"of {num_drawn} prompts sampled, a whole pass over the data, {num_kept} have responses "
-        f"that differ in it, and a step takes {wanted}",
+        reason=f"none of {num_in_vain} prompts, a whole pass over the data, has responses that differ in it; "
+        f"the step has {num_kept} of the {wanted} groups that it takes",
         fix="Bind prompts that the policy solves now and then, take fewer per step, or do not filter",
     )

@@ -200,14 +200,18 @@ def test_a_metric_that_the_scorer_does_not_give_is_named():
 @pytest.mark.parametrize("start", [0, 3])
 def test_data_of_which_nothing_can_be_learnt_ends_after_one_pass(start):
     rounds = []
-    with pytest.raises(Refused, match=r"of 5 prompts sampled.* 1 have responses that differ"):
-        gathered([SAME] * 4 + [VARY], cursor=Cursor(epoch=0, index=start), rounds=rounds)
+    with pytest.raises(Refused, match="none of 5 prompts, a whole pass over the data"):
+        gathered([SAME] * 5, cursor=Cursor(epoch=0, index=start), rounds=rounds)
     assert sorted(number for each in rounds for number in each) == [0, 1, 2, 3, 4]
+
+
+def test_one_prompt_that_varies_fills_a_step_by_being_met_again():
+    assert set(kept(gathered([SAME] * 4 + [VARY]))) == {4}
 
 
 def test_a_pass_is_as_many_prompts_as_whole_draws_hold():
     part = data(prompts_per_draw=2)
-    with pytest.raises(Refused, match="of 4 prompts sampled"):
+    with pytest.raises(Refused, match="none of 4 prompts"):
         gathered([SAME] * 5, part)
 
 
