@@ -41,7 +41,7 @@ from miniverl.engine.order import Cursor, num_steps
 from miniverl.engine.policy_update import policy_objectives
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.recipe import Dtype, Recipe, Rollout, Validation
-from miniverl.engine.reward import Reward
+from miniverl.engine.reward import Answer, Reward
 from miniverl.engine.reward import score as judged
 from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.schedule import factor
@@ -327,15 +327,20 @@ class _Training:
         )
 
     def _trajectory(self, response: Response, reward: Reward) -> Trajectory:
-        text = self._parts.tokenizer.decode(response.tokens, skip_special_tokens=True)
+        tokenizer = self._parts.tokenizer
+        answer = Answer(
+            text=tokenizer.decode(response.tokens, skip_special_tokens=True),
+            raw_text=tokenizer.decode(response.tokens, skip_special_tokens=False),
+            num_tokens=len(response.tokens),
+        )
         return Trajectory(
             prompt_id=response.prompt.prompt_id,
             sample=response.sample,
             prompt_tokens=response.prompt.tokens,
             response_tokens=response.tokens,
             is_finished=response.is_finished,
-            response=text,
-            reward=judged(reward, response.prompt, text),
+            response=answer.text,
+            reward=judged(reward, response.prompt, answer),
         )
 
     def _append(

@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -22,8 +23,17 @@ _NUMBER = re.compile(
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A response as rewards read it: without the special tokens, with them, and how long it is."""
+
+    text: str
+    raw_text: str
+    num_tokens: int
+
+
 class Reward(Protocol):
-    def score(self, prompt: Prompt, response: str) -> float: ...
+    def score(self, prompt: Prompt, answer: Answer) -> float: ...
 
 
 class LastNumber:
@@ -50,8 +60,8 @@ class LastNumber:
         if problems:
             raise WrongCall(problems)
 
-    def score(self, prompt: Prompt, response: str) -> float:
-        number = last_number(response)
+    def score(self, prompt: Prompt, answer: Answer) -> float:
+        number = last_number(answer.text)
         return float(number is not None and number == self._truths[prompt.prompt_id])
 
 
@@ -76,9 +86,9 @@ def scorer(name: str, arguments: Mapping[str, Any], prompts: Sequence[Prompt]) -
     return SCORERS[name](prompts, **arguments)
 
 
-def score(reward: Reward, prompt: Prompt, response: str) -> float:
-    """The response's reward; raises WrongCall naming the prompt if it is not a finite number."""
-    value = reward.score(prompt, response)
+def score(reward: Reward, prompt: Prompt, answer: Answer) -> float:
+    """The answer's reward; raises WrongCall naming the prompt if it is not a finite number."""
+    value = reward.score(prompt, answer)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise WrongCall([_problem(prompt, value, "reward", "is not a finite number")])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from miniverl.engine.problem import WrongCall
-from miniverl.engine.reward import SCORERS, last_number, score, scorer
+from miniverl.engine.reward import SCORERS, Answer, last_number, score, scorer
 from miniverl.engine.trajectory import Prompt
 
 ROWS = Path(__file__).parents[2] / "bench" / "data" / "chain-sum.jsonl"
@@ -23,6 +23,10 @@ def prompt(ground_truth: object, prompt_id: int = 0) -> Prompt:
         data_source="here",
         extra={},
     )
+
+
+def answer(text: str) -> Answer:
+    return Answer(text=text, raw_text=f"{text}<|end|>", num_tokens=len(text) + 1)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_a_text_without_a_number_has_none(text):
 )
 def test_the_reward_is_1_for_the_same_value_and_0_otherwise(ground_truth, response, reward):
     asked = prompt(ground_truth)
-    assert score(scorer("last_number", {}, [asked]), asked, response) == reward
+    assert score(scorer("last_number", {}, [asked]), asked, answer(response)) == reward
 
 
 def test_every_ground_truth_that_is_no_number_is_named_before_the_first_response():
@@ -102,11 +106,11 @@ def test_every_ground_truth_that_is_no_number_is_named_before_the_first_response
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", True])
 def test_a_reward_that_is_no_finite_number_is_an_error_naming_the_prompt(value):
     class Broken:
-        def score(self, prompt: Prompt, response: str) -> float:
+        def score(self, prompt: Prompt, answer: Answer) -> float:
             return value
 
     with pytest.raises(WrongCall, match="reward of prompt 31"):
-        score(Broken(), prompt("1", 31), "1")
+        score(Broken(), prompt("1", 31), answer("1"))
 
 
 def test_the_recipe_finds_scorers_by_name():
@@ -141,4 +145,4 @@ def test_reasoning_gym_judges_the_extracted_number_alike():
             theirs = dataset.score_answer(
                 str(last_number(response)), {"answer": truth, "metadata": {}}
             )
-            assert (score(ours, asked, response) == 1.0) == (theirs == 1.0), (said, truth)
+            assert (score(ours, asked, answer(response)) == 1.0) == (theirs == 1.0), (said, truth)
