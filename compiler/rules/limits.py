@@ -16,8 +16,10 @@ LARGEST_WHOLE = 2**53 - 1  # readers of JSON, as recipes and records are, agree 
 
 
 def is_number(value: Any) -> bool:
-    """A finite number; a truth value is none."""
-    return type(value) in (int, float) and math.isfinite(value)
+    """A finite number that every reader of a recipe agrees on; a truth value is none."""
+    if type(value) is int:
+        return abs(value) <= LARGEST_WHOLE
+    return type(value) is float and math.isfinite(value)
 
 
 def whole(field: str, *, at_least: int) -> Limit:

@@ -52,22 +52,23 @@ _NO_TASK = "not read: without task rewards only the teacher's loss is minimised"
 
 
 def _loss_mode(field: str, value: Any, context: Context) -> Verdict:
-    if value in _LOSSES:
+    name = value if isinstance(value, str) else ""
+    if name in _LOSSES:
         return Verdict(
             classification=Class.EXACT,
-            reason=_LOSSES[value],
+            reason=_LOSSES[name],
             label="policy_loss.name",
             target="policy_loss.name",
             lowered=value,
         )
-    if value in _REDEFINED:
+    if name in _REDEFINED:
         return Verdict(
             classification=Class.CONFORMANT,
-            reason=f"{_REDEFINED[value]}, so that micro-batches change nothing",
+            reason=f"{_REDEFINED[name]}, so that micro-batches change nothing",
             label="policy_loss.name",
             target="policy_loss.name",
             lowered=value,
-            warning=f"{field}={value} {_REDEFINED[value]}",
+            warning=f"{field}={name} {_REDEFINED[name]}",
         )
     known = value == "bypass_mode"
     return Verdict(

@@ -4,7 +4,6 @@ One teacher takes every prompt. Where a launch appends others by name, each take
 the one of upstream's tree is dropped (verl/workers/config/distillation.py:290-330).
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,8 +131,8 @@ def _key(field: str, value: Any, context: Context) -> Verdict:
             label=_SCORER,
             warning=set_in_vain(field, context),
         )
-    keys = Counter(context.leaves.get(f"{path}.key") for path in _appended(context))
-    if not isinstance(value, str) or not value or keys[value] > 1:
+    keys = [context.leaves.get(f"{path}.key") for path in _appended(context)]
+    if not isinstance(value, str) or not value or keys.count(value) > 1:
         return Verdict(
             classification=Class.UNSUPPORTED,
             reason="the pin stops unless each of several teachers has a key of its own",
