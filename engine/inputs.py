@@ -10,6 +10,7 @@ from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.reward import Reward, scorer
+from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.rows import read_rows
 from miniverl.engine.teachers import check_teachers, routes
 from miniverl.engine.trajectory import Prompt
@@ -20,6 +21,13 @@ _NO_VALIDATION_DATA = Problem(
     origin="bindings",
     reason="the recipe validates, and no validation data is bound",
     fix="Bind the data that the recipe was compiled for",
+)
+_NO_REWARD_MODEL = Problem(
+    field="reward_model",
+    value=None,
+    origin="bindings",
+    reason="a model scores the responses of the recipe, and none is bound",
+    fix="Bind the model that the recipe was compiled for",
 )
 
 
@@ -58,6 +66,7 @@ class LoadedInputs:
     end_tokens: tuple[int, ...]
     prompts: Sequence[Prompt]
     teacher_of_prompt: Mapping[int, int]  # prompt_id -> index of its teacher
+    reward_model: RewardModel | None  # it scores in both places; its weights are still to be loaded
     reward: Reward
     held_out: Sequence[Prompt]
     held_out_reward: Reward
@@ -80,15 +89,27 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
         teacher_of_prompt = routes(prompts, read_rows(inputs.train), recipe.distillation)
     ends = () if recipe.rollout.ignores_eos else models.end_tokens(tokenizer, inputs.model)
     name, arguments = recipe.reward.scorer, recipe.reward.arguments
+    reward_model = _reward_model(recipe, inputs, tokenizer)
     return LoadedInputs(
         tokenizer=tokenizer,
         end_tokens=ends,
         prompts=prompts,
         teacher_of_prompt=teacher_of_prompt,
-        reward=scorer(name, arguments, prompts),
+        reward_model=reward_model,
+        reward=reward_model or scorer(name, arguments, prompts),
         held_out=held_out,
-        held_out_reward=scorer(name, arguments, held_out),
+        held_out_reward=reward_model or scorer(name, arguments, held_out),
     )
+
+
+def _reward_model(
+    recipe: Recipe, inputs: Inputs, tokenizer: models.Tokenizer
+) -> RewardModel | None:
+    if recipe.reward.model is None:
+        return None
+    if inputs.reward_model is None:
+        raise WrongCall([_NO_REWARD_MODEL])
+    return RewardModel(recipe.reward.model, inputs.reward_model, eos_token=tokenizer.eos_token)
 
 
 def _require_weights(folder: Path, sha256: str) -> None:

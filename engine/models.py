@@ -7,6 +7,7 @@ import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,6 +76,7 @@ Reference = Callable[[], AbstractContextManager[Model]]
 
 class Tokenizer(prompts.Tokenizer, Protocol):
     chat_template: str | None
+    eos_token: str
     eos_token_id: int
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
@@ -82,13 +84,17 @@ class Tokenizer(prompts.Tokenizer, Protocol):
     def get_vocab(self) -> dict[str, int]: ...
 
 
-def check_folder(folder: Path) -> None:
-    """Raises WrongCall with everything that keeps the folder from being a model we can train.
+def check_folder(folder: Path, architectures: Sequence[str] = ARCHITECTURES) -> None:
+    """Raises WrongCall with everything that keeps the folder from being a model of these architectures.
 
     To be called before transformers reads it, which would look elsewhere for a missing file.
     """
     problems = []
-    for name, check in _CONFIGS.items():
+    checks: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+        "config.json": partial(_config_reasons, architectures=architectures),
+        "generation_config.json": _generation_reasons,
+    }
+    for name, check in checks.items():
         path = folder / name
         if path.is_file():
             problems += _json_problems(path, check)
@@ -104,7 +110,7 @@ def check_folder(folder: Path) -> None:
 
 def load_policy(recipe: PolicyRecipe, folder: Path, *, adapter_seed: int, device: str) -> Model:
     """The model in `folder`, ready to be trained. Raises WrongCall for a folder that holds no such model."""
-    network = _load_network(folder, DTYPES[recipe.parameter_dtype], device)
+    network = load_network(AutoModelForCausalLM, folder, DTYPES[recipe.parameter_dtype], device)
     if recipe.lora is not None:
         lora.attach(network, network.get_output_embeddings(), recipe.lora, adapter_seed)
     return Model(
@@ -112,6 +118,30 @@ def load_policy(recipe: PolicyRecipe, folder: Path, *, adapter_seed: int, device
         compute_dtype=DTYPES[recipe.compute_dtype],
         checkpoints_activations=recipe.checkpoints_activations,
     )
+
+
+def load_network(auto_class: Any, folder: Path, dtype: torch.dtype, device: str) -> Any:
+    """The network of an Auto class of transformers. Raises WrongCall where the folder has other weights than it."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    network, loading = auto_class.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation="sdpa",
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
+        output_loading_info=True,
+    )
+    problems = [
+        _problem(folder, f"{kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}")
+        for kind in ("missing_keys", "mismatched_keys", "unexpected_keys")
+        if loading[kind]
+    ]
+    if problems:
+        raise WrongCall(problems)
+    return network.to(device).eval()
 
 
 def reference_of(policy: Model) -> Reference:
@@ -169,30 +199,6 @@ def require_device(device: str) -> None:
         )
 
 
-def _load_network(folder: Path, dtype: torch.dtype, device: str) -> Any:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=dtype,
-        attn_implementation="sdpa",
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
-        output_loading_info=True,
-    )
-    network, loading = loaded
-    problems = [
-        _problem(folder, f"{kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}")
-        for kind in ("missing_keys", "mismatched_keys", "unexpected_keys")
-        if loading[kind]
-    ]
-    if problems:
-        raise WrongCall(problems)
-    return network.to(device).eval()
-
-
 def _json_problems(
     path: Path, check: Callable[[Mapping[str, Any]], Iterator[str]]
 ) -> list[Problem]:
@@ -206,10 +212,10 @@ def _json_problems(
     return [_problem(path.parent, reason) for reason in check(content)]
 
 
-def _config_reasons(config: Mapping[str, Any]) -> Iterator[str]:
-    architectures = config.get("architectures") or ["none"]
-    if architectures[0] not in ARCHITECTURES:
-        yield f"its architecture {architectures[0]} is not one of {', '.join(ARCHITECTURES)}"
+def _config_reasons(config: Mapping[str, Any], architectures: Sequence[str]) -> Iterator[str]:
+    named = config.get("architectures") or ["none"]
+    if named[0] not in architectures:
+        yield f"its architecture {named[0]} is not one of {', '.join(architectures)}"
     if "quantization_config" in config:
         yield "its weights are quantised"
     if config.get("attention_dropout"):
@@ -223,9 +229,6 @@ def _generation_reasons(config: Mapping[str, Any]) -> Iterator[str]:
     listed = named if isinstance(named, list) else [] if named is None else [named]
     if not all(type(token) is int for token in listed):
         yield f"the eos_token_id of its generation_config.json is no token number: {named!r}"
-
-
-_CONFIGS = {"config.json": _config_reasons, "generation_config.json": _generation_reasons}
 
 
 @contextmanager
