@@ -101,8 +101,8 @@ def peft_tensors(network: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def peft_config(network: nn.Module, lora: Lora) -> str:
-    """The text of peft's adapter_config.json. Names no base model: paths are not the adapter's."""
+def peft_config(network: nn.Module, lora: Lora, **more: Any) -> str:
+    """The text of peft's adapter_config.json, with `more` in it. Names no base model: paths are not the adapter's."""
     config: Mapping[str, Any] = {
         "base_model_name_or_path": None,
         "bias": "none",
@@ -116,6 +116,7 @@ def peft_config(network: nn.Module, lora: Lora) -> str:
         "target_modules": sorted(_shortest_names(network)),
         "task_type": "CAUSAL_LM",
         "use_rslora": False,
+        **more,
     }
     return json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"
 

@@ -31,7 +31,7 @@ DTYPES: dict[Dtype, torch.dtype] = {
 
 
 class Model:
-    """A causal language model: the transformers module, and how engine/forward.py runs it."""
+    """The transformers module of a language model, or of a critic, and how engine/forward.py runs it."""
 
     def __init__(
         self, network: Any, *, compute_dtype: torch.dtype, checkpoints_activations: bool
@@ -42,7 +42,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.head_VH.device
+        return self._embedding_VH.device
 
     @property
     def head_VH(self) -> Tensor:
@@ -55,7 +55,7 @@ class Model:
         return torch.autocast(
             self.device.type,
             dtype=self.compute_dtype,
-            enabled=self.compute_dtype != self.head_VH.dtype,
+            enabled=self.compute_dtype != self._embedding_VH.dtype,
         )
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -69,6 +69,12 @@ class Model:
             for name, each in self.network.named_parameters()
             if not name.endswith((".lora_A", ".lora_B"))
         )
+
+    @property
+    def _embedding_VH(self) -> Tensor:
+        """Has the type and the device of every parameter."""
+        weight: Tensor = self.network.get_input_embeddings().weight
+        return weight
 
 
 Reference = Callable[[], AbstractContextManager[Model]]
@@ -120,24 +126,43 @@ def load_policy(recipe: PolicyRecipe, folder: Path, *, adapter_seed: int, device
     )
 
 
-def load_network(auto_class: Any, folder: Path, dtype: torch.dtype, device: str) -> Any:
-    """The network of an Auto class of transformers. Raises WrongCall where the folder has other weights than it."""
+def load_network(
+    auto_class: Any,
+    folder: Path,
+    dtype: torch.dtype,
+    device: str,
+    *,
+    new: Sequence[str] = (),
+    unused: Sequence[str] = (),
+    **config: Any,
+) -> Any:
+    """The network of an Auto class of transformers, with changes to its config.
+
+    Raises WrongCall where the folder has other weights than it; but it may lack those named in `new`, which
+    then hold noise without a seed, and have those named in `unused`.
+    """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    network, loading = auto_class.from_pretrained(
-        folder,
-        dtype=dtype,
-        attn_implementation="sdpa",
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
-        output_loading_info=True,
-    )
+    with torch.random.fork_rng(devices=()):  # the noise of what is new
+        network, loading = auto_class.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
+            output_loading_info=True,
+            **config,
+        )
     problems = [
-        _problem(folder, f"{kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}")
-        for kind in ("missing_keys", "mismatched_keys", "unexpected_keys")
-        if loading[kind]
+        _problem(folder, f"{kind.replace('_', ' ')}: {', '.join(sorted(map(str, wrong)))}")
+        for kind, allowed in (
+            ("missing_keys", new),
+            ("mismatched_keys", ()),
+            ("unexpected_keys", unused),
+        )
+        if (wrong := set(loading[kind]).difference(allowed))
     ]
     if problems:
         raise WrongCall(problems)
@@ -173,6 +198,18 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise WrongCall(problems)
     checked: Tokenizer = tokenizer
     return checked
+
+
+def renumbered(its: Tokenizer, policys: Tokenizer) -> str | None:
+    """Why another model would misread the policy's tokens, which reach it as numbers; None where it would not."""
+    numbers = its.get_vocab()
+    other = sorted(
+        token for token, number in policys.get_vocab().items() if numbers.get(token) != number
+    )
+    if not other:
+        return None
+    shown = ", ".join(map(repr, other[:3]))
+    return f"its tokenizer gives {len(other)} of the policy's tokens another number: {shown}"
 
 
 def end_tokens(tokenizer: Tokenizer, folder: Path) -> tuple[int, ...]:

@@ -155,14 +155,8 @@ def _weight_problems(teacher: Teacher, folder: Path) -> Iterator[Problem]:
 def _token_problems(
     teacher: Teacher, folder: Path, its: models.Tokenizer, students: models.Tokenizer
 ) -> Iterator[Problem]:
-    """The student's responses reach the teacher as numbers, and must mean the same there."""
-    numbers = its.get_vocab()
-    other = sorted(
-        token for token, number in students.get_vocab().items() if numbers.get(token) != number
-    )
-    if other:
-        shown = ", ".join(map(repr, other[:3]))
-        reason = f"its tokenizer gives {len(other)} of the policy's tokens another number: {shown}"
+    reason = models.renumbered(its, students)
+    if reason is not None:
         yield _problem(teacher, folder, reason, "Bind a teacher with the policy's tokenizer")
 
 

@@ -1,6 +1,7 @@
 """A language model of a few thousand weights, its tokenizer, prompts and a recipe: a whole run in a second."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 from miniverl.engine import recipe as recipes
 from miniverl.engine.digest import rows_sha256, weights_sha256
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.recipe import Recipe
+from miniverl.engine.recipe import Aggregation, Critic, Recipe
 from miniverl.engine.rows import read_rows
 
 SPECIAL = ("?", "<|user|>", "<|assistant|>", "<|end|>")
@@ -147,6 +148,25 @@ def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Re
         "steps": {"num_steps": 5, "num_epochs": 9, "checkpoint_every": 2, "keep_checkpoints": 2},
     }
     return recipes.from_dict(plain, "conftest")
+
+
+@pytest.fixture(scope="session")
+def tiny_critic(tiny_recipe: Recipe) -> Critic:
+    """The policy's backbone with an adapter, trained faster and in other mini-batches than the policy."""
+    return Critic(
+        weights_sha256=tiny_recipe.policy.weights_sha256,
+        parameter_dtype="float32",
+        compute_dtype="float32",
+        lora=tiny_recipe.policy.lora,
+        checkpoints_activations=False,
+        value_clip=0.5,
+        aggregation=Aggregation(mode="token-mean", horizon=None),
+        optimizer=replace(tiny_recipe.optimizer, learning_rate=0.05),
+        learning_rate_schedule=replace(tiny_recipe.learning_rate_schedule, warmup_steps=2),
+        update=replace(tiny_recipe.update, prompts_per_mini_batch=2, micro_batch_tokens=24),
+        mini_batch_seed=7,
+        warmup_steps=2,
+    )
 
 
 @pytest.fixture
