@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types lock clean
+.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz lock clean
 
 WORKLOAD ?=
 GPU ?=
@@ -56,6 +56,12 @@ lint: setup-test ## style and import rules
 types: setup-test $(NS) ## types
 	@$(BIN)/mypy -p miniverl.engine -p miniverl.compiler -p miniverl.bench
 	@$(BIN)/mypy containers/install.py containers/lock.py
+
+schemas: setup ## generate the JSON Schemas in bench/schemas again
+	@$(BIN)/python -m miniverl.bench.schema
+
+fuzz: setup-test fetch ## 1,000 mutated launches: each is accepted or told what is wrong [FUZZ=1000]
+	@MINIVERL_FUZZ='$(or $(FUZZ),1000)' $(BIN)/pytest -q tests/compiler/whole/test_mutations.py
 
 lock: setup-test ## resolve pyproject.toml into containers/locks again [UPGRADE=--upgrade]
 	@$(BIN)/python containers/lock.py $(UPGRADE)

@@ -88,6 +88,7 @@ def compile_(
             )
     if gpu is not None:
         compiled = capacity.assessed(compiled, gpu, _configs(model_config))
+    compiled = compiled_view.named(compiled, output, report)
     written = compiled_view.write(compiled, output, report)
     if as_json:
         print_json(compiled.report)

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ _KINDS = {
     "local_value": "means here",
     "frozen": "stands as",
 }
+
+
+def named(compiled: Compiled, output: Path | None, report: Path | None) -> Compiled:
+    """The compilation whose report names the files that are written, by their base names."""
+    generated = None if output is None or compiled.recipe is None else output.name
+    paths = {"generated_path": generated, "report_path": None if report is None else report.name}
+    return replace(compiled, report={**compiled.report, **paths})
 
 
 def write(compiled: Compiled, output: Path | None, report: Path | None) -> list[str]:

@@ -13,6 +13,7 @@ from miniverl.engine.problem import Problem
 if TYPE_CHECKING:
     from miniverl.compiler.source import Override
 
+_PLACEHOLDER = re.compile(r"<[^<>]*[^\W\d][^<>]*>")  # such as <your model>
 _LEADS_OUT = re.compile(r"(^|[/\\'\"\[,\s])\.\.([/\\'\"\],\s]|$)|^[\s'\"\[]*[/~]|://")
 
 
@@ -47,6 +48,23 @@ def composition_problems(
             reason=reason,
             fix=_fix(field, str(text), reason, shipped, trees),
         )
+
+
+def placeholder_problems(
+    leaves: Mapping[str, Any], origins: Mapping[str, str], shipped: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """Leaves that hold <what to put there>, as published configs and documentation write it."""
+    for field, value in leaves.items():
+        texts = value if isinstance(value, list) else [value]
+        is_open = any(isinstance(text, str) and _PLACEHOLDER.fullmatch(text) for text in texts)
+        if is_open and shipped.get(field) != value:
+            yield Problem(
+                field=field,
+                value=value,
+                origin=origins[field],
+                reason="a placeholder, which stands for a value that nobody has put there",
+                fix=f"Give {field} a value",
+            )
 
 
 def _whole(reason: str, trees: Sequence[Path]) -> Problem:

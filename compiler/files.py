@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.compiler.bindings import DTYPES, REWARDS, Bindings
+from miniverl.compiler.faults import placeholder_problems
 from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.leaf import parents
 from miniverl.compiler.mapping import Document
@@ -52,6 +53,7 @@ def resolved(document: Document, defaults: Mapping[str, Any], profile: Profile) 
     open_leaves = tuple(_left_open(document, defaults))
     if open_leaves:
         raise Refused(open_leaves)
+    placeholders = tuple(placeholder_problems(document.leaves, origins, defaults))
     return Source(
         config_name=profile.config_name,
         leaves=document.leaves,
@@ -62,7 +64,8 @@ def resolved(document: Document, defaults: Mapping[str, Any], profile: Profile) 
         sha256=document.sha256,
         notes=(),
         stated=None,
-        required=(),
+        required=placeholders,
+        placeholders=frozenset(problem.field for problem in placeholders),
         mends_missing="A resolved config has every leaf: put it back, or compile hydra: with overrides",
     )
 

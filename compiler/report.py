@@ -4,6 +4,7 @@ Its keys are those of the published report; `semantics`, `execution`, `problems`
 `profile_identity` come on top. It holds no path and no time: equal launches give equal reports.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from miniverl.compiler.bindings import Bindings, lowering_rows
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.rule import REJECTING, Class, Finding
 from miniverl.compiler.source import Source
+from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Problem
 from miniverl.engine.recipe import Recipe
 
@@ -44,8 +46,7 @@ def report(
         "execution": dict(execution),
         "field_classification": [_row(finding, source) for finding in findings],
         "generated_path": None if recipe is None else "recipe.json",
-        "generated_recipe_sha256": None if recipe is None else recipe.sha256,
-        "generated_recipe_validated": recipe is not None,
+        **_generated(recipe),
         "input_contract": profile.input_contract,
         "local_lowering": sorted(
             [
@@ -79,6 +80,17 @@ def report(
         "unresolved_fields": sorted(problem.field for problem in required_input),
         "unsupported_fields": rejected,
         "warnings": list(warnings),
+    }
+
+
+def _generated(recipe: Recipe | None) -> dict[str, Any]:
+    """The digest of the recipe's file, and whether its text was read again and means the same."""
+    if recipe is None:
+        return {"generated_recipe_sha256": None, "generated_recipe_validated": False}
+    text = recipes.dumps(recipe)
+    return {
+        "generated_recipe_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "generated_recipe_validated": recipes.loads(text, "the compiled launch") == recipe,
     }
 
 

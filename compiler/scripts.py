@@ -168,7 +168,7 @@ def settled(draft: Draft, classes: Mapping[str, Class]) -> Source:
         else {_with(field, marks): _with(value, marks) for field, value in source.stated.items()},
         sha256=sources.config_sha256(leaves),
         notes=(*launch.warnings, *(_with(note, shown) for note in source.notes)),
-        required=tuple(_asked(needed, needing, launch)),
+        required=(*source.required, *_asked(needed, needing, launch)),
         script=Script(
             name=launch.origin,
             sha256=launch.sha256,

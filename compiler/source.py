@@ -20,7 +20,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from miniverl.compiler import upstream
-from miniverl.compiler.faults import composition_problems, out_of_the_tree
+from miniverl.compiler.faults import composition_problems, out_of_the_tree, placeholder_problems
 from miniverl.compiler.lacks import LACKS
 from miniverl.compiler.leaf import nested, parents
 from miniverl.compiler.suggest import did_you_mean
@@ -83,11 +83,12 @@ class Source:
     required: tuple[Problem, ...]  # what upstream leaves open, and nobody has set
     mends_missing: str  # the fix for a leaf that upstream's tree has and this lacks
     script: Script | None = None
+    placeholders: frozenset[str] = frozenset()  # leaves that say <what to put there>
 
     @property
     def open(self) -> frozenset[str]:
         """Leaves whose value only the user can give; a placeholder stands there."""
-        return self.script.open if self.script else frozenset()
+        return self.placeholders | (self.script.open if self.script else frozenset())
 
     @property
     def with_defaults(self) -> "Source":
@@ -186,6 +187,7 @@ def compose(
         problems += user_tree.problems(answer["searchpath"], composed, shipped, config_name)
     if problems:
         raise Refused(problems)
+    placeholders = tuple(placeholder_problems(composed, origins, shipped))
     where = "" if user_tree is None else f" in {user_tree.folder.name}, on the tree"
     return Source(
         config_name=config_name,
@@ -199,7 +201,9 @@ def compose(
         sha256=config_sha256(composed),
         notes=tuple(notes),
         stated=composed if lacking else None,
-        required=(),
+        # A copy of another leaf is as open as that one, and asked for there.
+        required=tuple(one for one in placeholders if not one.origin.startswith("default ")),
+        placeholders=frozenset(problem.field for problem in placeholders),
         mends_missing="Drop that override" if user_tree is None else "Leave it in its place",
     )
 

@@ -10,6 +10,7 @@ from miniverl.compiler import profiles
 from miniverl.compiler.judge import Table
 from miniverl.compiler.lower import seen_by_rules
 from miniverl.compiler.rule import Context
+from miniverl.engine import recipe as recipes
 
 PUBLISHED_KEYS = {
     "algorithm",
@@ -61,7 +62,8 @@ def test_an_accepted_launch_says_so_in_every_place(compiled):
         True,
     )
     assert report["execution"] == {"status": "executable"}
-    assert report["generated_recipe_sha256"] == result.recipe.sha256
+    written = recipes.dumps(result.recipe).encode()
+    assert report["generated_recipe_sha256"] == hashlib.sha256(written).hexdigest()
     assert report["generated_recipe_validated"] is True
     assert {row["resolution_status"] for row in report["field_classification"]} == {"resolved"}
 

@@ -143,3 +143,38 @@ def test_a_value_of_no_use_is_a_problem_of_its_leaf(compile_config, section, fie
 
     problems = compile_config(change).problems
     assert f"{section}.{field}" in {problem.field for problem in problems}
+
+
+def test_a_placeholder_needs_user_input_and_never_upstreams_own_value(compile_config):
+    def change(config: dict[str, Any]) -> None:
+        config["actor_rollout_ref"]["model"]["path"] = "<your model>"
+        config["data"]["train_files"] = ["<path/to/train.parquet>"]
+        config["actor_rollout_ref"]["actor"]["optim"]["lr"] = "<LR>"
+
+    result = compile_config(change, name="config.yaml")
+    assert result.status == "needs_user_input"
+    assert result.recipe is None
+    required = {row["field"]: row for row in result.report["required_user_input"]}
+    assert set(required) == {
+        "actor_rollout_ref.model.path",
+        "actor_rollout_ref.actor.optim.lr",
+        "data.train_files",
+    }
+    assert required["data.train_files"]["origin"].startswith("config.yaml:")
+    assert result.report["unresolved_fields"] == sorted(required)
+
+
+def test_a_placeholder_in_an_override_needs_user_input():
+    result = compile_launch("launch:grpo", ["actor_rollout_ref.model.path='<your model>'"])
+    assert result.status == "needs_user_input"
+    assert [one.origin for one in result.problems] == [
+        "override 1: actor_rollout_ref.model.path='<your model>'"
+    ]
+
+
+@pytest.mark.parametrize("value", ["a < b > c", "<>", "<3>", "x<y>"])
+def test_text_with_angles_is_no_placeholder(compile_config, value):
+    def change(config: dict[str, Any]) -> None:
+        config["trainer"]["project_name"] = value
+
+    assert compile_config(change).status == "accepted"
