@@ -37,6 +37,7 @@ class State:
     step: int
     cursor: Cursor
     learning_rate_step: int
+    kl_coefficient: float | None  # of KL in the reward, in the step to come
     logs: Mapping[str, Offset]
     recipe_sha256: str
     identity: Mapping[str, str]
@@ -185,6 +186,7 @@ def _state(path: Path) -> State:
         step=plain["step"],
         cursor=Cursor(**plain["cursor"]),
         learning_rate_step=plain["learning_rate_step"],
+        kl_coefficient=plain["kl_coefficient"],
         logs={name: Offset(**offset) for name, offset in plain["logs"].items()},
         recipe_sha256=plain["recipe_sha256"],
         identity=plain["identity"],

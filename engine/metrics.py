@@ -45,9 +45,10 @@ def scoring_metrics(
         for sampled, scored in zip(response.log_probs, each.old_log_probs_R.tolist(), strict=True)
     ]
     entropies = [value for each in entropy for value in each.tolist()]
+    of_policy = {"entropy": fsum(entropies) / len(entropies)} if entropies else {}
     return {
         "advantage_mean": fmean(float(each.advantages_R.mean()) for each in experiences),
-        "entropy": fsum(entropies) / len(entropies),
+        **of_policy,
         "sampler_difference": fsum(differences) / len(differences),
     }
 

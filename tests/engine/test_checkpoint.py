@@ -48,6 +48,7 @@ def _save(run: Path, step: int, num_optimizer_steps: int = 1) -> Path:
         step=step,
         cursor=Cursor(epoch=0, index=2 * step),
         learning_rate_step=step,
+        kl_coefficient=None,
         logs={"metrics.jsonl": log.sync()},
         recipe_sha256="r",
         identity=IDENTITY,

@@ -1,0 +1,204 @@
+"""One step up to its updates: prompts, responses, rewards, what each model says of them, and what follows.
+
+Everything here is a function of the recipe, its inputs and the models as they are; only the clock is touched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from miniverl.engine import models
+from miniverl.engine.assemble import Assembled, Scored, assemble
+from miniverl.engine.clock import Clock
+from miniverl.engine.decoder import Decoder
+from miniverl.engine.events import Phase
+from miniverl.engine.experience import TeacherTargets
+from miniverl.engine.gather import Gathered, Judged, gather
+from miniverl.engine.inputs import LoadedInputs
+from miniverl.engine.models import Model
+from miniverl.engine.order import Cursor
+from miniverl.engine.problem import Problem, Refused
+from miniverl.engine.recipe import Recipe, Rollout, Validation
+from miniverl.engine.reward import Answer, Reward
+from miniverl.engine.reward import score as judged
+from miniverl.engine.roles import Roles
+from miniverl.engine.sample import Response, Sampling, generate
+from miniverl.engine.score import Scores, score
+from miniverl.engine.seeds import named_seed
+from miniverl.engine.trajectory import Prompt, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cycled:
+    """What a step's updates learn from, and what it came from.
+
+    `entropy` is the policy's, [R] a trajectory; empty where the policy is not scored before its update.
+    """
+
+    gathered: Gathered
+    assembled: Assembled
+    entropy: Sequence[Tensor]
+
+
+class Cycle:
+    """Samples and scores with the models in `roles`, for training and for validation."""
+
+    def __init__(self, recipe: Recipe, parts: LoadedInputs, roles: Roles, clock: Clock) -> None:
+        self._recipe = recipe
+        self._parts = parts
+        self._roles = roles
+        self._clock = clock
+        self._decoder = Decoder(roles.policy, models.DTYPES[recipe.rollout.dtype])
+
+    def run(self, step: int, cursor: Cursor, *, kl_coefficient: float | None) -> Cycled:
+        """The step whose data begins at `cursor`. Raises Refused where nothing can be learnt from it."""
+        gathered = gather(
+            cursor,
+            self._parts.prompts,
+            self._recipe.data,
+            self._recipe.seeds.data,
+            self._recipe.group_filter,
+            sample=partial(self._rollout, step),
+            judge=partial(self._rewarded, step),
+        )
+        trajectories = gathered.trajectories
+        sampled = [torch.tensor(each.filtered_log_probs) for each in gathered.responses]
+        correction = self._recipe.rollout_correction
+        if correction is not None and correction.bypasses_scoring:
+            old = Scores(log_probs=tuple(sampled), entropy=())
+        else:
+            old = self._scores("score_old", step, self._roles.policy, trajectories)
+        scored = Scored(
+            trajectories=trajectories,
+            sampled=sampled,
+            old=old.log_probs,
+            reference=self._reference_log_probs(step, trajectories),
+            values=None,
+            teacher=self._teacher_targets(step, trajectories),
+        )
+        with self._clock.phase("advantage", step):
+            assembled = assemble(self._recipe, scored, kl_coefficient=kl_coefficient)
+        return Cycled(gathered=gathered, assembled=assembled, entropy=old.entropy)
+
+    def validate(self, step: int) -> list[Judged]:
+        """Answers to the held-out prompts, by the policy after `step` steps."""
+        wanted = self._recipe.validation
+        assert wanted is not None, "called for a recipe that validates"
+        with self._clock.phase("validation", step) as counted:
+            self._decoder.load()
+            responses = generate(
+                self._decoder,
+                self._parts.held_out,
+                self._sampling(wanted),
+                seed=named_seed(self._recipe.seeds.sampling, "validation"),
+                policy_version=step,
+            )
+            found = [self._judged(each, self._parts.held_out_reward) for each in responses]
+            counted.tokens = sum(len(each.tokens) for each in responses)
+        return found
+
+    def _rollout(
+        self, step: int, prompts: Sequence[Prompt], earlier: Sequence[Prompt]
+    ) -> list[Response]:
+        with self._clock.phase("rollout", step) as counted:
+            if not earlier:
+                self._decoder.load()
+            responses = generate(
+                self._decoder,
+                prompts,
+                self._sampling(self._recipe.rollout),
+                seed=self._recipe.seeds.sampling,
+                policy_version=step - 1,
+                earlier=earlier,
+            )
+            counted.tokens = sum(len(each.tokens) for each in responses)
+        return responses
+
+    def _rewarded(self, step: int, responses: Sequence[Response]) -> list[Judged]:
+        with self._clock.phase("reward", step):
+            return [self._judged(each, self._parts.reward) for each in responses]
+
+    def _scores(
+        self, phase: Phase, step: int, model: Model, trajectories: Sequence[Trajectory]
+    ) -> Scores:
+        """Raises Refused where the model has diverged: nothing can be learnt from what is not a number."""
+        with self._clock.phase(phase, step) as counted:
+            scores = score(
+                model,
+                trajectories,
+                temperature=self._recipe.rollout.temperature,
+                micro_batch_tokens=self._recipe.update.micro_batch_tokens,
+                with_entropy=phase == "score_old",
+            )
+            counted.tokens = num_tokens(trajectories)
+        if not all(each.isfinite().all() for each in scores.log_probs):
+            raise Refused([diverged(step, "its log-probabilities are not finite any more")])
+        return scores
+
+    def _reference_log_probs(
+        self, step: int, trajectories: Sequence[Trajectory]
+    ) -> Sequence[Tensor] | None:
+        if self._roles.reference is None:
+            return None
+        with self._roles.reference() as model:
+            return self._scores("score_reference", step, model, trajectories).log_probs
+
+    def _teacher_targets(
+        self, step: int, trajectories: Sequence[Trajectory]
+    ) -> Sequence[TeacherTargets] | None:
+        if self._roles.teachers is None:
+            return None
+        with self._clock.phase("score_teacher", step) as counted:
+            counted.tokens = num_tokens(trajectories)
+            return self._roles.teachers.targets(
+                trajectories,
+                micro_batch_tokens=self._recipe.update.micro_batch_tokens,
+                num_tokens=len(self._roles.policy.head_VH),
+            )
+
+    def _sampling(self, wanted: Rollout | Validation) -> Sampling:
+        return Sampling(
+            samples_per_prompt=wanted.samples_per_prompt,
+            max_tokens=self._recipe.rollout.max_response_tokens,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            top_k=wanted.top_k,
+            end_tokens=self._parts.end_tokens,
+        )
+
+    def _judged(self, response: Response, reward: Reward) -> Judged:
+        tokenizer = self._parts.tokenizer
+        answer = Answer(
+            text=tokenizer.decode(response.tokens, skip_special_tokens=True),
+            raw_text=tokenizer.decode(response.tokens, skip_special_tokens=False),
+            num_tokens=len(response.tokens),
+        )
+        trajectory = Trajectory(
+            prompt_id=response.prompt.prompt_id,
+            sample=response.sample,
+            prompt_tokens=response.prompt.tokens,
+            response_tokens=response.tokens,
+            is_finished=response.is_finished,
+            response=answer.text,
+            reward=judged(reward, response.prompt, answer),
+        )
+        return Judged(trajectory=trajectory, extras={})
+
+
+def num_tokens(trajectories: Sequence[Trajectory]) -> int:
+    """Response tokens of all of them."""
+    return sum(len(each.response_tokens) for each in trajectories)
+
+
+def diverged(step: int, reason: str) -> Problem:
+    """Of a policy that has become something else than numbers."""
+    return Problem(
+        field="policy",
+        value=f"step {step}",
+        origin="training",
+        reason=reason,
+        fix="Lower recipe.optimizer.learning_rate, and start a new run",
+    )

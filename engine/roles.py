@@ -1,0 +1,93 @@
+"""The models of a run, each in its role: policy, reference, teachers; and what trains them."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from miniverl.engine import models
+from miniverl.engine.events import ModelLoaded
+from miniverl.engine.inputs import Inputs, LoadedInputs
+from miniverl.engine.journal import Journal
+from miniverl.engine.models import Model, Reference
+from miniverl.engine.recipe import Recipe
+from miniverl.engine.reward_model import RewardModel
+from miniverl.engine.teachers import Teachers, load_teachers
+from miniverl.engine.update import adamw
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """None where the recipe has no such model."""
+
+    policy: Model
+    policy_optimizer: torch.optim.AdamW
+    reference: Reference | None
+    teachers: Teachers | None
+
+
+def load_roles(
+    recipe: Recipe, inputs: Inputs, parts: LoadedInputs, journal: Journal, device: str
+) -> Roles:
+    """As they are when a run starts; a checkpoint is restored into them afterwards."""
+    started = time.perf_counter()
+    policy = models.load_policy(
+        recipe.policy, inputs.model, adapter_seed=recipe.seeds.parameters, device=device
+    )
+    _report(journal, "policy", policy, policy.trained(), started)
+    if parts.reward_model is not None:
+        started = time.perf_counter()
+        parts.reward_model.load(device)
+        _report(journal, "reward_model", parts.reward_model, {}, started)
+    return Roles(
+        policy=policy,
+        policy_optimizer=adamw(policy.trained(), recipe.optimizer),
+        reference=_reference(recipe, policy, journal),
+        teachers=_teachers(recipe, inputs, parts, journal, device),
+    )
+
+
+def needs_reference(recipe: Recipe) -> bool:
+    return recipe.kl_loss is not None or recipe.kl_reward is not None
+
+
+def _reference(recipe: Recipe, policy: Model, journal: Journal) -> Reference | None:
+    """Before a checkpoint is restored: the reference is the policy that the run started with."""
+    if not needs_reference(recipe):
+        return None
+    started = time.perf_counter()
+    reference = models.reference_of(policy)
+    with reference() as model:
+        _report(journal, "reference", model, {}, started)
+    return reference
+
+
+def _teachers(
+    recipe: Recipe, inputs: Inputs, parts: LoadedInputs, journal: Journal, device: str
+) -> Teachers | None:
+    if recipe.distillation is None:
+        return None
+    started = time.perf_counter()
+    teachers = load_teachers(recipe.distillation, inputs.teachers, parts.teacher_of_prompt, device)
+    for teacher, model in zip(recipe.distillation.teachers, teachers.models, strict=True):
+        _report(journal, teacher.input, model, {}, started)
+    return teachers
+
+
+def _report(
+    journal: Journal,
+    role: str,
+    model: Model | RewardModel,
+    trained: Mapping[str, Tensor],
+    started: float,
+) -> None:
+    journal(
+        ModelLoaded(
+            role=role,
+            parameters=model.num_parameters(),
+            trainable_parameters=sum(each.numel() for each in trained.values()),
+            seconds=time.perf_counter() - started,
+        )
+    )
