@@ -61,16 +61,18 @@ def aggregate(
         return inside_BR.sum()
     if mode == "token-mean":
         return inside_BR.sum() / num_tokens
+    sums_B = inside_BR.sum(-1)
     if mode == "seq-mean-token-mean":
         lengths_B = mask_BR.sum(-1).clamp(min=1)
-        return (inside_BR.sum(-1) / lengths_B).sum() / num_sequences
+        return (sums_B / lengths_B).sum() / num_sequences
     if mode == "seq-mean-token-sum":
-        return inside_BR.sum() / num_sequences
+        return sums_B.sum() / num_sequences
     assert horizon is not None, "seq-mean-token-sum-norm without a horizon"
-    return inside_BR.sum() / num_sequences / horizon
+    return sums_B.sum() / num_sequences / horizon
 
 
 def log_ratio(log_probs_BR: Tensor, old_log_probs_BR: Tensor) -> Tensor:
+    """log_prob - old_log_prob, held within -20 and 20."""
     return (log_probs_BR - old_log_probs_BR).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
 
 

@@ -67,7 +67,7 @@ def test_grpo_advantages_on_every_response_token(observed):
         assert_same(advantages_N[:, None] * mask_BR, case["advantages"])
 
 
-def test_kl_estimates_and_their_gradients(observed, record, largest_difference):
+def test_kl_estimates_and_their_gradients(observed, largest_difference):
     given = observed["inputs"]
     for case in observed["kl"]:
         log_probs_BR = tensor(given["log_probs"]).requires_grad_(True)
@@ -79,10 +79,10 @@ def test_kl_estimates_and_their_gradients(observed, record, largest_difference):
             largest_difference(values_BR, case["values"]),
             largest_difference(gradient_BR, case["gradient"]),
         )
-        record(f"KL estimate {case['estimator']}", f"{CORE}:2187", 1, difference, 1e-6)
+        assert difference <= 1e-6
 
 
-def test_aggregation_with_the_normalisers_of_the_mini_batch(observed, record, largest_difference):
+def test_aggregation_with_the_normalisers_of_the_mini_batch(observed, largest_difference):
     for case in observed["aggregates"]:
         ours = loss.aggregate(
             tensor(observed["inputs"]["values"]),
@@ -93,7 +93,7 @@ def test_aggregation_with_the_normalisers_of_the_mini_batch(observed, record, la
             horizon=case["horizon"],
         )
         difference = largest_difference(ours, case["value"])
-        record(f"aggregation {case['mode']}", f"{CORE}:1140", 1, difference, 1e-6)
+        assert difference <= 1e-6
 
 
 def test_the_clipped_loss_its_gradient_and_its_metrics(observed, largest_difference):

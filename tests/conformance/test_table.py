@@ -19,6 +19,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 NAMED = {
     "advantage": list(ADVANTAGES),
     "policy loss": list(POLICY_LOSSES),
+    "optimizer steps with": list(POLICY_LOSSES),
+    "score:": ["log-probability", "entropy"],
     "aggregation": get_args(AggregationMode),
     "KL estimate": get_args(KlEstimator),
     "importance weights by": get_args(get_type_hints(ImportanceWeights)["level"]),
