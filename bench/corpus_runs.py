@@ -21,11 +21,12 @@ from miniverl.bench.exits import Exit
 from miniverl.bench.progress import bars
 
 
+_HEADINGS = ("case", "estimator", "loss", "updates", "a step", "peak", "after a kill")
+
+
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """A row a case: what trained, how long a step takes, and whether the resumed run has the same bytes."""
-    rows = [("case", "estimator", "loss", "updates", "a step", "peak", "after a kill")]
-    rows.append(tuple("---" for _ in rows[0]))
-    rows += map(_row, records)
+    rows = [_HEADINGS, tuple("---" for _ in _HEADINGS), *map(_row, records)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
