@@ -1,8 +1,10 @@
 """Checkpoints: all that a run needs to go on as if it had never stopped, each whole or not there.
 
     checkpoints/step-000004/
-        adapter.safetensors | model.safetensors   the trained parameters
+        adapter.safetensors | model.safetensors   the policy's trained parameters
         optimizer.safetensors                     <parameter>.exp_avg, .exp_avg_sq, .step
+        critic.safetensors                        the critic's, where the recipe has one
+        critic_optimizer.safetensors
         state.json                                step, cursor, log offsets, recipe digest, identity
         manifest.json                             bytes and SHA-256 of the others
 
@@ -30,46 +32,59 @@ _ALWAYS = {"optimizer.safetensors", "state.json"}
 _NAME = re.compile(r"step-(\d{6,})")
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One trained model: its parameters by name, and what moves them."""
+
+    parameters: Mapping[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """Everything of a run that is not a tensor. `logs` says how far each bound log went."""
+    """Everything of a run that is not a tensor. `logs` says how far each bound log went.
+
+    `policy_steps` and `critic_steps` count the steps in which each was trained, as their learning rates do:
+    the policy's stands still while the critic warms up.
+    """
 
     step: int
     cursor: Cursor
-    learning_rate_step: int
+    policy_steps: int
+    critic_steps: int
     kl_coefficient: float | None  # of KL in the reward, in the step to come
     logs: Mapping[str, Offset]
     recipe_sha256: str
     identity: Mapping[str, str]
 
 
-def save(
-    folder: Path,
-    parameters: Mapping[str, nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    state: State,
-) -> Path:
-    """Write the checkpoint of `state.step` under `folder`; returns its path."""
+def save(folder: Path, parts: Mapping[str, Part], state: State) -> Path:
+    """Write the checkpoint of `state.step` under `folder`; returns its path. `parts` by role, "policy" among them."""
     path = folder / f"step-{state.step:06d}"
     with whole_folder(path) as beside:
-        save_tensors(_contiguous(parameters), beside / _parameters_name(parameters))
-        save_tensors(_optimizer_tensors(parameters, optimizer), beside / "optimizer.safetensors")
+        for role, part in parts.items():
+            parameters_name, optimizer_name = _file_names(role, part)
+            save_tensors(_contiguous(part.parameters), beside / parameters_name)
+            save_tensors(_optimizer_tensors(part), beside / optimizer_name)
         (beside / "state.json").write_text(_json(asdict(state)), "utf-8")
         (beside / "manifest.json").write_text(_json(_manifest(beside)), "utf-8")
     return path
 
 
-def restore(
-    path: Path, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
-) -> None:
-    """Put a checkpoint's tensors into the parameters and the optimizer. The parameters stay where they are."""
-    saved = load_file(path / _parameters_name(parameters))
-    moments = load_file(path / "optimizer.safetensors")
-    assert saved.keys() == parameters.keys(), "the recipe's digest fixes the parameters"
-    for name, parameter in parameters.items():
+def restore(path: Path, parts: Mapping[str, Part]) -> None:
+    """Put a checkpoint's tensors into parameters and optimizers. The parameters stay where they are."""
+    for role, part in parts.items():
+        _restore(path, role, part)
+
+
+def _restore(path: Path, role: str, part: Part) -> None:
+    parameters_name, optimizer_name = _file_names(role, part)
+    saved, moments = load_file(path / parameters_name), load_file(path / optimizer_name)
+    assert saved.keys() == part.parameters.keys(), "the recipe's digest fixes the parameters"
+    for name, parameter in part.parameters.items():
         parameter.data.copy_(saved[name])
         if f"{name}.step" in moments:
-            optimizer.state[parameter] = {
+            part.optimizer.state[parameter] = {
                 "step": moments[f"{name}.step"].clone(),
                 "exp_avg": torch.empty_like(parameter).copy_(moments[f"{name}.exp_avg"]),
                 "exp_avg_sq": torch.empty_like(parameter).copy_(moments[f"{name}.exp_avg_sq"]),
@@ -127,23 +142,24 @@ def _step(path: Path) -> int:
     return int(match[1])
 
 
-def _parameters_name(parameters: Mapping[str, nn.Parameter]) -> str:
-    is_adapter = all(name.endswith((".lora_A", ".lora_B")) for name in parameters)
-    return "adapter.safetensors" if is_adapter else "model.safetensors"
+def _file_names(role: str, part: Part) -> tuple[str, str]:
+    """Where a part's parameters are, and where its optimizer is."""
+    if role != "policy":
+        return f"{role}.safetensors", f"{role}_optimizer.safetensors"
+    is_adapter = all(name.endswith((".lora_A", ".lora_B")) for name in part.parameters)
+    return "adapter.safetensors" if is_adapter else "model.safetensors", "optimizer.safetensors"
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
-def _optimizer_tensors(
-    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
-) -> dict[str, Tensor]:
+def _optimizer_tensors(part: Part) -> dict[str, Tensor]:
     """Empty before the first optimizer step."""
     return {
         f"{name}.{kind}": tensor.contiguous()
-        for name, parameter in parameters.items()
-        for kind, tensor in optimizer.state.get(parameter, {}).items()
+        for name, parameter in part.parameters.items()
+        for kind, tensor in part.optimizer.state.get(parameter, {}).items()
     }
 
 
@@ -185,7 +201,8 @@ def _state(path: Path) -> State:
     return State(
         step=plain["step"],
         cursor=Cursor(**plain["cursor"]),
-        learning_rate_step=plain["learning_rate_step"],
+        policy_steps=plain["policy_steps"],
+        critic_steps=plain["critic_steps"],
         kl_coefficient=plain["kl_coefficient"],
         logs={name: Offset(**offset) for name, offset in plain["logs"].items()},
         recipe_sha256=plain["recipe_sha256"],

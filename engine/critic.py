@@ -27,7 +27,7 @@ ARCHITECTURES = tuple(
     for name in models.ARCHITECTURES
 )
 
-_HEAD_PARAMETERS = ("score.weight", "score.bias")
+HEAD = ("score.weight", "score.bias")
 _LANGUAGE_HEAD = ("lm_head.weight",)
 
 
@@ -54,7 +54,7 @@ def load_critic(recipe: Critic, folder: Path, *, seed: int, device: str) -> Mode
             folder,
             DTYPES[recipe.parameter_dtype],
             device,
-            new=_HEAD_PARAMETERS,
+            new=HEAD,
             unused=_LANGUAGE_HEAD,
             num_labels=1,
         )

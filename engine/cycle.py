@@ -29,6 +29,7 @@ from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.score import Scores, score
 from miniverl.engine.seeds import named_seed
 from miniverl.engine.trajectory import Prompt, Trajectory
+from miniverl.engine.value import values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +77,7 @@ class Cycle:
             sampled=sampled,
             old=old.log_probs,
             reference=self._reference_log_probs(step, trajectories),
-            values=None,
+            values=self._values(step, trajectories),
             teacher=self._teacher_targets(step, trajectories),
         )
         with self._clock.phase("advantage", step):
@@ -135,7 +136,8 @@ class Cycle:
             )
             counted.tokens = num_tokens(trajectories)
         if not all(each.isfinite().all() for each in scores.log_probs):
-            raise Refused([diverged(step, "its log-probabilities are not finite any more")])
+            reason = "its log-probabilities are not finite any more"
+            raise Refused([diverged("policy", step, reason)])
         return scores
 
     def _reference_log_probs(
@@ -145,6 +147,21 @@ class Cycle:
             return None
         with self._roles.reference() as model:
             return self._scores("score_reference", step, model, trajectories).log_probs
+
+    def _values(self, step: int, trajectories: Sequence[Trajectory]) -> Sequence[Tensor] | None:
+        if self._roles.critic is None:
+            return None
+        assert self._recipe.critic is not None
+        with self._clock.phase("score_values", step) as counted:
+            found = values(
+                self._roles.critic,
+                trajectories,
+                micro_batch_tokens=self._recipe.critic.update.micro_batch_tokens,
+            )
+            counted.tokens = num_tokens(trajectories)
+        if not all(each.isfinite().all() for each in found):
+            raise Refused([diverged("critic", step, "its values are not finite any more")])
+        return found
 
     def _teacher_targets(
         self, step: int, trajectories: Sequence[Trajectory]
@@ -193,12 +210,13 @@ def num_tokens(trajectories: Sequence[Trajectory]) -> int:
     return sum(len(each.response_tokens) for each in trajectories)
 
 
-def diverged(step: int, reason: str) -> Problem:
-    """Of a policy that has become something else than numbers."""
+def diverged(role: str, step: int, reason: str) -> Problem:
+    """Of a policy or a critic that has become something else than numbers."""
+    part = "recipe" if role == "policy" else f"recipe.{role}"
     return Problem(
-        field="policy",
+        field=role,
         value=f"step {step}",
         origin="training",
         reason=reason,
-        fix="Lower recipe.optimizer.learning_rate, and start a new run",
+        fix=f"Lower {part}.optimizer.learning_rate, and start a new run",
     )

@@ -1,11 +1,17 @@
-"""What a run leaves for others: the adapter as peft reads it, or the whole model as transformers does."""
+"""What a run leaves for others: the adapter as peft reads it, or the whole model as transformers does.
 
+A critic is AutoModelForTokenClassification's, with one label: its adapter's file holds the head too, which peft
+puts in the place of the one that transformers draws anew.
+"""
+
+import json
 import shutil
 from pathlib import Path
 
 from miniverl.engine import lora
+from miniverl.engine.critic import HEAD
 from miniverl.engine.models import Model
-from miniverl.engine.recipe import Policy
+from miniverl.engine.recipe import Critic, Policy
 from miniverl.engine.whole import save_tensors, whole_folder
 
 _MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # all but the weights
@@ -24,10 +30,46 @@ def export(policy: Model, recipe: Policy, out: Path, source: Path) -> Path:
         return path
     path = out / "model"
     with whole_folder(path) as beside:
-        tensors = {name: each.detach().contiguous() for name, each in policy.trained().items()}
-        save_tensors(tensors, beside / "model.safetensors", metadata={"format": "pt"})
-        for pattern in _MODEL_FILES:
-            for file in source.glob(pattern):
-                if file.name not in _NOT_EXPORTED:
-                    shutil.copyfile(file, beside / file.name)
+        _write_model(policy, source, beside)
     return path
+
+
+def export_critic(critic: Model, recipe: Critic, out: Path, source: Path) -> Path:
+    """Write critic/ into the run folder, if a process that was killed behind it has not written it already."""
+    path = out / "critic"
+    if path.exists():
+        return path
+    with whole_folder(path) as beside:
+        if recipe.lora is not None:
+            head = {f"base_model.model.{name}": critic.trained()[name].detach() for name in HEAD}
+            tensors = lora.peft_tensors(critic.network) | head
+            save_tensors(tensors, beside / "adapter_model.safetensors")
+            config = lora.peft_config(
+                critic.network, recipe.lora, task_type="TOKEN_CLS", modules_to_save=["score"]
+            )
+            (beside / "adapter_config.json").write_text(config, "utf-8")
+        else:
+            _write_model(critic, source, beside)
+            (beside / "config.json").write_text(_classifier_config(critic, source), "utf-8")
+    return path
+
+
+def _write_model(model: Model, source: Path, folder: Path) -> None:
+    """The weights, and what else the folder that they came from holds."""
+    tensors = {name: each.detach().contiguous() for name, each in model.trained().items()}
+    save_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for pattern in _MODEL_FILES:
+        for file in source.glob(pattern):
+            if file.name not in _NOT_EXPORTED:
+                shutil.copyfile(file, folder / file.name)
+
+
+def _classifier_config(critic: Model, source: Path) -> str:
+    """The backbone's config, as that of a classifier with one label and no dropout."""
+    config = json.loads((source / "config.json").read_text("utf-8")) | {
+        "architectures": [type(critic.network).__name__],
+        "classifier_dropout": 0.0,
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+    }
+    return json.dumps(config, indent=1, sort_keys=True, allow_nan=False) + "\n"

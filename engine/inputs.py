@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miniverl.engine import models
+from miniverl.engine.critic import check_critic
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
@@ -21,6 +22,13 @@ _NO_VALIDATION_DATA = Problem(
     origin="bindings",
     reason="the recipe validates, and no validation data is bound",
     fix="Bind the data that the recipe was compiled for",
+)
+_NO_CRITIC = Problem(
+    field="critic",
+    value=None,
+    origin="bindings",
+    reason="the recipe trains a critic, and no model is bound for it",
+    fix="Bind the model that the recipe was compiled for",
 )
 _NO_REWARD_MODEL = Problem(
     field="reward_model",
@@ -83,6 +91,10 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
         if inputs.validation is None:
             raise WrongCall([_NO_VALIDATION_DATA])
         held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
+    if recipe.critic is not None:
+        if inputs.critic is None:
+            raise WrongCall([_NO_CRITIC])
+        check_critic(recipe.critic, inputs.critic, tokenizer)
     teacher_of_prompt: Mapping[int, int] = {}
     if recipe.distillation is not None:
         check_teachers(recipe.distillation, inputs.teachers, tokenizer)

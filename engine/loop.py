@@ -8,12 +8,14 @@ the last checkpoint, and computes the same bytes again.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from miniverl.engine import checkpoint, folder, metrics, models
 from miniverl.engine.assemble import Assembled
 from miniverl.engine.checkpoint import State
 from miniverl.engine.clock import Clock, peak_bytes
+from miniverl.engine.critic_update import critic_objective, value_metrics
 from miniverl.engine.cycle import Cycle, Cycled, diverged, num_tokens
 from miniverl.engine.events import (
     CheckpointSaved,
@@ -26,7 +28,7 @@ from miniverl.engine.events import (
     ValidationFinished,
     Warned,
 )
-from miniverl.engine.export import export
+from miniverl.engine.export import export, export_critic
 from miniverl.engine.gather import filter_metrics
 from miniverl.engine.identity import identity, make_deterministic
 from miniverl.engine.inputs import Inputs, load_inputs
@@ -84,11 +86,11 @@ def run(
         if state.step < last_step or not folder.is_exported(out):
             roles = load_roles(recipe, inputs, parts, journal, device)
             if found is not None:
-                checkpoint.restore(found[0], roles.policy.trained(), roles.policy_optimizer)
+                checkpoint.restore(found[0], roles.parts)
             clock = Clock(journal, roles.policy.device)
             cycle = Cycle(recipe, parts, roles, clock)
             _Training(recipe, out, roles, cycle, journal, clock).go(state, last_step)
-            export(roles.policy, recipe.policy, out, inputs.model)
+            _export(recipe, roles, inputs, out)
         journal(RunFinished(steps=last_step))
 
 
@@ -127,10 +129,13 @@ class _Training:
 
     def _step(self, before: State) -> State:
         """The state behind the next step; logs are bound when it is saved."""
-        step, started = before.step + 1, time.perf_counter()
+        recipe, step, started = self._recipe, before.step + 1, time.perf_counter()
         self._journal(StepStarted(step=step))
         cycled = self._cycle.run(step, before.cursor, kl_coefficient=before.kl_coefficient)
-        numbers = self._update_policy(step, before.learning_rate_step, cycled)
+        numbers = self._update_critic(step, before.critic_steps, cycled)
+        is_policy_trained = recipe.critic is None or step >= recipe.critic.warmup_steps
+        if is_policy_trained:
+            numbers |= self._update_policy(step, before.policy_steps, cycled)
         self._append(step, cycled, numbers)
         self._journal(
             StepFinished(
@@ -144,9 +149,39 @@ class _Training:
             before,
             step=step,
             cursor=cycled.gathered.cursor,
-            learning_rate_step=before.learning_rate_step + 1,
+            policy_steps=before.policy_steps + is_policy_trained,
+            critic_steps=before.critic_steps + (recipe.critic is not None),
             kl_coefficient=self._next_kl_coefficient(before.kl_coefficient, cycled.assembled),
         )
+
+    def _update_critic(self, step: int, ticks: int, cycled: Cycled) -> dict[str, float]:
+        """As `_update_policy`; its numbers are told apart by their names."""
+        critic, optimizer = self._roles.critic, self._roles.critic_optimizer
+        recipe, experiences = self._recipe.critic, cycled.assembled.experiences
+        if recipe is None:
+            return {}
+        assert critic is not None
+        assert optimizer is not None
+        with self._clock.phase("critic_update", step) as counted:
+            numbers = update(
+                critic.trained(),
+                optimizer,
+                experiences,
+                Plan.of(
+                    recipe.update,
+                    self._recipe.rollout.samples_per_prompt,
+                    recipe.mini_batch_seed,
+                    recipe.optimizer,
+                ),
+                partial(critic_objective, critic, recipe),
+                learning_rate=recipe.optimizer.learning_rate
+                * factor(ticks, recipe.learning_rate_schedule),
+            )
+            counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
+        if numbers["skipped_steps"]:
+            self._journal(_skipped("critic", step, int(numbers["skipped_steps"])))
+        named = {f"critic_{name}": value for name, value in numbers.items()}
+        return named | value_metrics(experiences)
 
     def _update_policy(self, step: int, ticks: int, cycled: Cycled) -> dict[str, float]:
         """`ticks`: how often the learning rate has moved on before."""
@@ -168,7 +203,7 @@ class _Training:
             )
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
         if numbers["skipped_steps"]:
-            self._journal(_skipped(step, int(numbers["skipped_steps"])))
+            self._journal(_skipped("policy", step, int(numbers["skipped_steps"])))
         return numbers
 
     def _next_kl_coefficient(self, coefficient: float | None, assembled: Assembled) -> float | None:
@@ -202,15 +237,14 @@ class _Training:
         self._journal(ValidationFinished(step=step, metrics=numbers))
 
     def _save(self, state: State) -> None:
-        step, policy = state.step, self._roles.policy
-        if not all(each.isfinite().all() for each in policy.trained().values()):
-            raise Refused([diverged(step, "its weights are not finite any more")])
+        step, parts = state.step, self._roles.parts
+        for role, part in parts.items():
+            if not all(each.isfinite().all() for each in part.parameters.values()):
+                raise Refused([diverged(role, step, "its weights are not finite any more")])
         checkpoints = self._out / "checkpoints"
         with self._clock.phase("checkpoint", step):
             bound = replace(state, logs={name: log.sync() for name, log in self._logs.items()})
-            path = checkpoint.save(
-                checkpoints, policy.trained(), self._roles.policy_optimizer, bound
-            )
+            path = checkpoint.save(checkpoints, parts, bound)
             checkpoint.retain(checkpoints, self._recipe.steps.keep_checkpoints)
         self._journal(
             CheckpointSaved(
@@ -226,12 +260,22 @@ def _start(recipe: Recipe, identity: Mapping[str, str]) -> State:
     return State(
         step=0,
         cursor=Cursor(epoch=0, index=0),
-        learning_rate_step=0,
+        policy_steps=0,
+        critic_steps=0,
         kl_coefficient=None if recipe.kl_reward is None else recipe.kl_reward.coefficient,
         logs={},
         recipe_sha256=recipe.sha256,
         identity=identity,
     )
+
+
+def _export(recipe: Recipe, roles: Roles, inputs: Inputs, out: Path) -> None:
+    """The policy last: with it the run is over."""
+    if recipe.critic is not None:
+        assert roles.critic is not None
+        assert inputs.critic is not None
+        export_critic(roles.critic, recipe.critic, out, inputs.critic)
+    export(roles.policy, recipe.policy, out, inputs.model)
 
 
 def _is_due(step: int, every: int) -> bool:
@@ -244,8 +288,7 @@ def _merged_in(dtype: Dtype) -> Warned:
     return Warned(code="adapter_rounded", message=message)
 
 
-def _skipped(step: int, count: int) -> Warned:
-    message = (
-        f"{count} optimizer steps of step {step} changed nothing: their gradients were not finite"
-    )
+def _skipped(role: str, step: int, count: int) -> Warned:
+    what = f"{count} optimizer steps of the {role} in step {step}"
+    message = f"{what} changed nothing: their gradients were not finite"
     return Warned(code="optimizer_steps_skipped", message=message)

@@ -1,4 +1,4 @@
-"""The models of a run, each in its role: policy, reference, teachers; and what trains them."""
+"""The models of a run, each in its role: policy, critic, reference, teachers; and what trains them."""
 
 import time
 from collections.abc import Mapping
@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from miniverl.engine import models
+from miniverl.engine.checkpoint import Part
+from miniverl.engine.critic import load_critic
 from miniverl.engine.events import ModelLoaded
 from miniverl.engine.inputs import Inputs, LoadedInputs
 from miniverl.engine.journal import Journal
 from miniverl.engine.models import Model, Reference
-from miniverl.engine.recipe import Recipe
+from miniverl.engine.recipe import Critic, Recipe
 from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.teachers import Teachers, load_teachers
 from miniverl.engine.update import adamw
@@ -24,8 +26,18 @@ class Roles:
 
     policy: Model
     policy_optimizer: torch.optim.AdamW
+    critic: Model | None
+    critic_optimizer: torch.optim.AdamW | None
     reference: Reference | None
     teachers: Teachers | None
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """What is trained, by role."""
+        found = {"policy": Part(self.policy.trained(), self.policy_optimizer)}
+        if self.critic is not None and self.critic_optimizer is not None:
+            found["critic"] = Part(self.critic.trained(), self.critic_optimizer)
+        return found
 
 
 def load_roles(
@@ -41,12 +53,26 @@ def load_roles(
         started = time.perf_counter()
         parts.reward_model.load(device)
         _report(journal, "reward_model", parts.reward_model, {}, started)
+    critic = critic_optimizer = None
+    if recipe.critic is not None:
+        critic = _critic(recipe.critic, inputs, recipe.seeds.parameters, journal, device)
+        critic_optimizer = adamw(critic.trained(), recipe.critic.optimizer)
     return Roles(
         policy=policy,
         policy_optimizer=adamw(policy.trained(), recipe.optimizer),
+        critic=critic,
+        critic_optimizer=critic_optimizer,
         reference=_reference(recipe, policy, journal),
         teachers=_teachers(recipe, inputs, parts, journal, device),
     )
+
+
+def _critic(recipe: Critic, inputs: Inputs, seed: int, journal: Journal, device: str) -> Model:
+    assert inputs.critic is not None, "engine/inputs.py refuses a recipe whose critic is not bound"
+    started = time.perf_counter()
+    critic = load_critic(recipe, inputs.critic, seed=seed, device=device)
+    _report(journal, "critic", critic, critic.trained(), started)
+    return critic
 
 
 def needs_reference(recipe: Recipe) -> bool:

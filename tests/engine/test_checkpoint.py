@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from miniverl.engine import checkpoint
-from miniverl.engine.checkpoint import State
+from miniverl.engine.checkpoint import Part, State
 from miniverl.engine.events import Event, Warned
 from miniverl.engine.journal import Log
 from miniverl.engine.order import Cursor
@@ -47,13 +47,15 @@ def _save(run: Path, step: int, num_optimizer_steps: int = 1) -> Path:
     state = State(
         step=step,
         cursor=Cursor(epoch=0, index=2 * step),
-        learning_rate_step=step,
-        kl_coefficient=None,
+        policy_steps=step - 1,
+        critic_steps=step,
+        kl_coefficient=0.25,
         logs={"metrics.jsonl": log.sync()},
         recipe_sha256="r",
         identity=IDENTITY,
     )
-    return checkpoint.save(run / "checkpoints", parameters, optimizer, state)
+    parts = {"policy": Part(parameters, optimizer)}
+    return checkpoint.save(run / "checkpoints", parts, state)
 
 
 def _newest(run: Path, **changes: Any) -> tuple[str, State, list[Event]]:
@@ -73,12 +75,13 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
         Cursor(epoch=0, index=8),
         [],
     )
+    assert (state.policy_steps, state.critic_steps, state.kl_coefficient) == (3, 4, 0.25)
     expected = _parameters(4.0)
     expected_optimizer = _optimizer(expected, 3)
     parameters = _parameters(0.0)
     places = [each.data_ptr() for each in parameters.values()]
     optimizer = _optimizer(parameters, 0)
-    checkpoint.restore(path, parameters, optimizer)
+    checkpoint.restore(path, {"policy": Part(parameters, optimizer)})
     assert [each.data_ptr() for each in parameters.values()] == places
     for key, parameter in parameters.items():
         assert torch.equal(parameter, expected[key])
@@ -97,7 +100,7 @@ def test_before_the_first_optimizer_step_there_are_no_moments(tmp_path: Path) ->
     path = _save(tmp_path, 1, num_optimizer_steps=0)
     parameters = _parameters(0.0)
     optimizer = _optimizer(parameters, 0)
-    checkpoint.restore(path, parameters, optimizer)
+    checkpoint.restore(path, {"policy": Part(parameters, optimizer)})
     assert not optimizer.state
 
 
@@ -220,8 +223,36 @@ def test_the_manifest_names_every_other_file(tmp_path: Path) -> None:
 def test_whole_weights_are_not_called_an_adapter(tmp_path: Path) -> None:
     state = replace(_newest_state(tmp_path), step=9)
     parameters = {"norm.weight": nn.Parameter(torch.ones(2))}
-    path = checkpoint.save(tmp_path / "checkpoints", parameters, _optimizer(parameters, 0), state)
+    parts = {"policy": Part(parameters, _optimizer(parameters, 0))}
+    path = checkpoint.save(tmp_path / "checkpoints", parts, state)
     assert (path / "model.safetensors").is_file()
+
+
+def test_every_part_has_files_of_its_own_and_comes_back_from_them(tmp_path: Path) -> None:
+    def parts(policy: float, critic: float, num_steps: int) -> dict[str, Part]:
+        some, other = _parameters(policy), {"score.weight": nn.Parameter(torch.full((3,), critic))}
+        return {
+            "policy": Part(some, _optimizer(some, num_steps)),
+            "critic": Part(other, _optimizer(other, 2 * num_steps)),
+        }
+
+    saved = parts(1.0, 5.0, 1)
+    path = checkpoint.save(tmp_path / "checkpoints", saved, _newest_state(tmp_path / "other"))
+    assert {each.name for each in path.glob("*.safetensors")} == {
+        "adapter.safetensors",
+        "optimizer.safetensors",
+        "critic.safetensors",
+        "critic_optimizer.safetensors",
+    }
+    restored = parts(0.0, 0.0, 0)
+    checkpoint.restore(path, restored)
+    for role, part in restored.items():
+        for name, parameter in part.parameters.items():
+            expected = saved[role].parameters[name]
+            assert torch.equal(parameter, expected)
+            ours = part.optimizer.state[parameter]
+            theirs = saved[role].optimizer.state[expected]
+            assert all(torch.equal(ours[kind], theirs[kind]) for kind in theirs)
 
 
 def _newest_state(run: Path) -> State:
