@@ -3,7 +3,7 @@
 A is the advantage, ratio the probability of a token over its probability when it was sampled: exp of
 log_prob - old_log_prob, which most losses clamp to [-20, 20] first. `sg` stops the gradient.
 
-Axes: B sequences, R response positions, T the trained tokens of a whole mini-batch.
+Axes: B sequences, R response positions.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from miniverl.engine.covariance import select_clip_cov, select_kl_cov
 from miniverl.engine.loss import log_ratio
 from miniverl.engine.recipe import Aggregation
 
@@ -59,11 +60,16 @@ def gspo(
 
     Paper: arXiv 2507.18071; upstream: verl/trainer/ppo/core_algos.py:1546 (v0.9.0).
     """
+    ratio_BR = sequence_ratio(log_probs_BR, old_log_probs_BR, mask_BR)
+    return _clipped(ratio_BR, advantages_BR, clip_low, clip_high)
+
+
+def sequence_ratio(log_probs_BR: Tensor, old_log_probs_BR: Tensor, mask_BR: Tensor) -> Tensor:
+    """The ratio of `gspo`: the response's, with each token's own gradient."""
     inside_BR = torch.where(mask_BR, log_probs_BR - old_log_probs_BR, 0.0).detach()
     sequence_B1 = inside_BR.sum(-1, keepdim=True) / mask_BR.sum(-1, keepdim=True).clamp(min=1)
     log_ratio_BR = log_probs_BR - log_probs_BR.detach() + sequence_B1
-    ratio_BR = log_ratio_BR.clamp(max=_LARGEST_SEQUENCE_LOG_RATIO).exp()
-    return _clipped(ratio_BR, advantages_BR, clip_low, clip_high)
+    return log_ratio_BR.clamp(max=_LARGEST_SEQUENCE_LOG_RATIO).exp()
 
 
 def sapo(
@@ -136,9 +142,20 @@ def dppo_tv(
 
     Paper: arXiv 2602.04879 (binary total variation); upstream: verl/trainer/ppo/core_algos.py:1380 (v0.9.0).
     """
-    moved_BR = (log_probs_BR.exp() - old_log_probs_BR.exp()).detach()
-    is_near_BR = torch.where(advantages_BR > 0, moved_BR <= clip_high, moved_BR >= -clip_low)
+    is_near_BR = is_near_by_tv(log_probs_BR, old_log_probs_BR, advantages_BR, clip_low, clip_high)
     return _trusted(log_probs_BR, old_log_probs_BR, advantages_BR, is_near_BR, ratio_cap)
+
+
+def is_near_by_tv(
+    log_probs_BR: Tensor,
+    old_log_probs_BR: Tensor,
+    advantages_BR: Tensor,
+    clip_low: float,
+    clip_high: float,
+) -> Tensor:
+    """The tokens that `dppo_tv` trains."""
+    moved_BR = (log_probs_BR.exp() - old_log_probs_BR.exp()).detach()
+    return torch.where(advantages_BR > 0, moved_BR <= clip_high, moved_BR >= -clip_low)
 
 
 def dppo_kl(
@@ -158,15 +175,26 @@ def dppo_kl(
 
     Paper: arXiv 2602.04879; upstream: verl/trainer/ppo/core_algos.py:1461 (v0.9.0).
     """
+    is_near_BR = is_near_by_kl(log_probs_BR, old_log_probs_BR, advantages_BR, clip_low, clip_high)
+    return _trusted(log_probs_BR, old_log_probs_BR, advantages_BR, is_near_BR, ratio_cap)
+
+
+def is_near_by_kl(
+    log_probs_BR: Tensor,
+    old_log_probs_BR: Tensor,
+    advantages_BR: Tensor,
+    clip_low: float,
+    clip_high: float,
+) -> Tensor:
+    """The tokens that `dppo_kl` trains."""
     p_BR, old_p_BR = log_probs_BR.detach().exp(), old_log_probs_BR.exp()
     others_BR = torch.log((1.0 - old_p_BR + 1e-8) / (1.0 - p_BR + 1e-8))
     kl_BR = old_p_BR * (old_log_probs_BR - log_probs_BR.detach()) + (1 - old_p_BR) * others_BR
-    is_near_BR = torch.where(
+    return torch.where(
         advantages_BR > 0,
         (kl_BR <= clip_high) | (p_BR <= old_p_BR),
         (kl_BR <= clip_low) | (p_BR >= old_p_BR),
     )
-    return _trusted(log_probs_BR, old_log_probs_BR, advantages_BR, is_near_BR, ratio_cap)
 
 
 def dro(
@@ -256,53 +284,6 @@ def clip_cov(
     return torch.where(selected_BR, 0.0, loss_BR)
 
 
-def select_kl_cov(
-    log_probs_T: Tensor,
-    old_log_probs_T: Tensor,
-    advantages_T: Tensor,
-    generator: torch.Generator,
-    *,
-    share: float,
-    kl_coefficient: float,
-) -> Tensor:
-    """The `share` of tokens, at least one, with the largest (A - mean A)(log_prob - mean log_prob); bool [T].
-
-    Upstream takes the means and the share of each micro-batch; here they are the mini-batch's.
-    """
-    covariance_T = (advantages_T - advantages_T.mean()) * (log_probs_T - log_probs_T.mean())
-    order_T = covariance_T.argsort(descending=True, stable=True)
-    return _marked(order_T[: max(1, int(len(order_T) * share))], len(order_T))
-
-
-def select_clip_cov(
-    log_probs_T: Tensor,
-    old_log_probs_T: Tensor,
-    advantages_T: Tensor,
-    generator: torch.Generator,
-    *,
-    clip_low: float,
-    clip_high: float,
-    share: float,
-    covariance_low: float,
-    covariance_high: float,
-) -> Tensor:
-    """As many as `share` of the tokens, drawn from those whose covariance lies between the bounds; bool [T].
-
-    Those that the surrogate clips already are not among them. Means and share are the mini-batch's, as above.
-    """
-    ratio_T = (log_probs_T - old_log_probs_T).exp()
-    clipped_T = -advantages_T * ratio_T.clamp(1 - clip_low, 1 + clip_high)
-    covariance_T = (advantages_T - _mean(advantages_T)) * (log_probs_T - _mean(log_probs_T))
-    is_candidate_T = (covariance_T > covariance_low) & (covariance_T < covariance_high)
-    (candidates,) = torch.nonzero(
-        is_candidate_T & ~(clipped_T > -advantages_T * ratio_T), as_tuple=True
-    )
-    drawn = torch.randperm(len(candidates), generator=generator)[
-        : max(1, int(len(ratio_T) * share))
-    ]
-    return _marked(candidates[drawn], len(ratio_T))
-
-
 _MEAN_OF_MEANS = Aggregation(mode="seq-mean-token-mean", horizon=None)
 
 
@@ -363,11 +344,3 @@ def _trusted(
 ) -> Tensor:
     ratio_BR = log_ratio(log_probs_BR, old_log_probs_BR).exp().clamp(max=ratio_cap).detach()
     return -advantages_BR * ratio_BR * log_probs_BR * is_near_BR
-
-
-def _mean(values_T: Tensor) -> Tensor:
-    return values_T.sum() / (len(values_T) + 1e-8)
-
-
-def _marked(indices: Tensor, length: int) -> Tensor:
-    return torch.zeros(length, dtype=torch.bool).index_fill(0, indices, True)

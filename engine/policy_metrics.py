@@ -5,15 +5,14 @@ None of it enters the loss.
 Axes: B sequences, R response positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from miniverl.engine.loss import log_ratio
-
-_SURROGATES = ("vanilla", "clip_cov")
-_CLIPPED_RATIOS = ("vanilla", "cispo", "clip_cov")
+from miniverl.engine.policy_loss import is_near_by_kl, is_near_by_tv, sequence_ratio
 
 
 @torch.no_grad()
@@ -29,29 +28,96 @@ def policy_metrics(
 ) -> dict[str, Tensor]:
     """`approximate_kl`: mean of old_log_prob - log_prob, for every loss; and of those that clip, what they clip.
 
-    `clip_fraction`: tokens where the clipped term is the larger one (cispo: whose ratio is clipped).
-    `dual_clip_fraction` (vanilla): tokens of negative advantage that the dual clip bounds.
+    `clip_fraction`: tokens where the clipped term is the larger one (cispo: whose ratio is clipped; dppo: that are
+    not trained). `dual_clip_fraction` (vanilla): tokens of negative advantage that the dual clip bounds.
+    `cap_fraction` (dppo): trained tokens above the cap of the ratio.
     """
-    log_ratio_BR = log_ratio(log_probs_BR, old_log_probs_BR)
-    found = {"approximate_kl": -log_ratio_BR}
-    if name in _CLIPPED_RATIOS:
-        found |= _clipping(log_ratio_BR.exp(), advantages_BR, name, arguments)
+    given = _Given(log_probs_BR, old_log_probs_BR, advantages_BR, mask_BR)
+    found = {"approximate_kl": -given.log_ratio_BR}
+    if name in _CLIPPED:
+        found |= _CLIPPED[name](given, arguments)
     return {
         metric: torch.where(mask_BR, value_BR, 0.0).sum() / num_tokens
         for metric, value_BR in found.items()
     }
 
 
-def _clipping(
-    ratio_BR: Tensor, advantages_BR: Tensor, name: str, clips: Mapping[str, float]
-) -> Mapping[str, Tensor]:
-    clipped_ratio_BR = ratio_BR.clamp(1 - clips["clip_low"], 1 + clips["clip_high"])
-    if name not in _SURROGATES:
-        return {"clip_fraction": ratio_BR != clipped_ratio_BR}
-    unclipped_BR, clipped_BR = -advantages_BR * ratio_BR, -advantages_BR * clipped_ratio_BR
-    found = {"clip_fraction": clipped_BR > unclipped_BR}
-    if "dual_clip" in clips:
-        bound_BR = -advantages_BR * clips["dual_clip"]
-        is_beyond_BR = torch.maximum(unclipped_BR, clipped_BR) > bound_BR
-        found["dual_clip_fraction"] = is_beyond_BR & (advantages_BR < 0)
-    return found
+@dataclass(frozen=True, slots=True)
+class _Given:
+    log_probs_BR: Tensor
+    old_log_probs_BR: Tensor
+    advantages_BR: Tensor
+    mask_BR: Tensor
+
+    @property
+    def log_ratio_BR(self) -> Tensor:
+        return log_ratio(self.log_probs_BR, self.old_log_probs_BR)
+
+
+Shares = dict[str, Tensor]
+
+
+def _vanilla(given: _Given, clips: Mapping[str, float]) -> Shares:
+    ratio_BR = given.log_ratio_BR.exp()
+    larger_BR = -given.advantages_BR * _clipped(ratio_BR, clips)
+    larger_BR = torch.maximum(larger_BR, -given.advantages_BR * ratio_BR)
+    is_beyond_BR = larger_BR > -given.advantages_BR * clips["dual_clip"]
+    return _surrogate(given, clips) | {
+        "dual_clip_fraction": is_beyond_BR & (given.advantages_BR < 0)
+    }
+
+
+def _surrogate(given: _Given, clips: Mapping[str, float]) -> Shares:
+    return _held(given.log_ratio_BR.exp(), given.advantages_BR, clips)
+
+
+def _gspo(given: _Given, clips: Mapping[str, float]) -> Shares:
+    ratio_BR = sequence_ratio(given.log_probs_BR, given.old_log_probs_BR, given.mask_BR)
+    return _held(ratio_BR, given.advantages_BR, clips)
+
+
+def _cispo(given: _Given, clips: Mapping[str, float]) -> Shares:
+    ratio_BR = given.log_ratio_BR.exp()
+    return {"clip_fraction": ratio_BR != _clipped(ratio_BR, clips)}
+
+
+def _dppo(is_near: Callable[..., Tensor]) -> Callable[[_Given, Mapping[str, float]], Shares]:
+    def shares(given: _Given, clips: Mapping[str, float]) -> Shares:
+        is_near_BR = is_near(
+            given.log_probs_BR,
+            given.old_log_probs_BR,
+            given.advantages_BR,
+            clips["clip_low"],
+            clips["clip_high"],
+        )
+        is_capped_BR = given.log_ratio_BR.exp() > clips["ratio_cap"]
+        return {"clip_fraction": ~is_near_BR, "cap_fraction": is_capped_BR & is_near_BR}
+
+    return shares
+
+
+def _geo_mean(given: _Given, clips: Mapping[str, float]) -> Shares:
+    change_BR = given.log_probs_BR - given.old_log_probs_BR
+    is_high_BR = (change_BR > clips["clip_high"]) & (given.advantages_BR > 0)
+    is_low_BR = (change_BR < -clips["clip_low"]) & (given.advantages_BR < 0)
+    return {"clip_fraction": is_high_BR | is_low_BR}
+
+
+def _held(ratio_BR: Tensor, advantages_BR: Tensor, clips: Mapping[str, float]) -> Shares:
+    clipped_BR = -advantages_BR * _clipped(ratio_BR, clips)
+    return {"clip_fraction": clipped_BR > -advantages_BR * ratio_BR}
+
+
+def _clipped(ratio_BR: Tensor, clips: Mapping[str, float]) -> Tensor:
+    return ratio_BR.clamp(1 - clips["clip_low"], 1 + clips["clip_high"])
+
+
+_CLIPPED: Mapping[str, Callable[[_Given, Mapping[str, float]], Shares]] = {
+    "vanilla": _vanilla,
+    "clip_cov": _surrogate,
+    "gspo": _gspo,
+    "cispo": _cispo,
+    "dppo_tv": _dppo(is_near_by_tv),
+    "dppo_kl": _dppo(is_near_by_kl),
+    "geo_mean": _geo_mean,
+}

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.bounds import POLICY_LOSS_ARGUMENTS
-from miniverl.engine.policy_loss import (
-    POLICY_LOSSES,
-    select_clip_cov,
-    select_kl_cov,
-    weighted,
-)
+from miniverl.engine.covariance import select_clip_cov, select_kl_cov
+from miniverl.engine.policy_loss import POLICY_LOSSES, weighted
+from miniverl.engine.policy_metrics import policy_metrics
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 
@@ -180,3 +177,45 @@ def test_clip_cov_draws_among_the_covariances_between_its_bounds():
     assert {tuple(selected(LOG_PROBS, 0.01, seed)) for seed in range(20)} == {(0,), (3,)}
     # what the surrogate clips already is no candidate: ratio e, positive advantage
     assert selected(LOG_PROBS - tensor([1.0, 0.0, 0.0, 0.0]), 1.0) == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "ratios", "advantages", "arguments", "expected"),
+    [
+        # the response's ratio is 1.4: clipped where the advantage gains by it
+        ("gspo", [1.4, 1.4], [1.0, 1.0], CLIPS, {"clip_fraction": 1.0}),
+        ("gspo", [1.4, 1.4], [-1.0, -1.0], CLIPS, {"clip_fraction": 0.0}),
+        ("cispo", [1.1, 1.4], [-1.0, -1.0], CLIPS, {"clip_fraction": 0.5}),
+        # p_old = 1/2: 1.6 moves it by 0.3, too far one way only, and passes the cap
+        (
+            "dppo_tv",
+            [1.6, 1.6],
+            [1.0, -1.0],
+            {"clip_low": 0.2, "clip_high": 0.2, "ratio_cap": 1.5},
+            {"clip_fraction": 0.5, "cap_fraction": 0.5},
+        ),
+        (
+            "dppo_kl",
+            [1.6, 1.1],
+            [1.0, 1.0],
+            {"clip_low": 0.1, "clip_high": 0.1, "ratio_cap": 1.5},
+            {"clip_fraction": 0.5, "cap_fraction": 0.0},
+        ),
+        ("geo_mean", [2.0, 0.1], [1.0, 1.0], CLIPS, {"clip_fraction": 0.5}),
+        ("geo_mean", [2.0, 0.1], [-1.0, -1.0], CLIPS, {"clip_fraction": 0.5}),
+        ("sapo", [2.0, 0.1], [1.0, 1.0], {"tau_positive": 1.0, "tau_negative": 1.0}, {}),
+    ],
+)
+def test_metrics_tell_what_each_loss_clips(name, ratios, advantages, arguments, expected):
+    old_BR = torch.full((1, 2), math.log(0.5), dtype=torch.float64)
+    found = policy_metrics(
+        old_BR + tensor([ratios]).log(),
+        old_BR,
+        tensor([advantages]),
+        torch.ones(1, 2, dtype=torch.bool),
+        name,
+        arguments,
+        num_tokens=2,
+    )
+    assert found.pop("approximate_kl").item() == pytest.approx(-math.log(math.prod(ratios)) / 2)
+    assert {metric: share.item() for metric, share in found.items()} == expected
