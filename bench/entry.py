@@ -6,7 +6,15 @@ from typing import Any
 from miniverl.bench import cache
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.measure import NOT_SUPPORTED
-from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, Pin, UpstreamPin, pin
+from miniverl.bench.pin import (
+    GeneratedPin,
+    GgufPin,
+    HubPin,
+    Pin,
+    RewardModelPin,
+    UpstreamPin,
+    pin,
+)
 from miniverl.compiler import upstream
 
 
@@ -17,16 +25,16 @@ def place(name: str, chosen: Pin) -> Path:
             return upstream.cache_dir() / "upstream" / name
         case HubPin():
             return upstream.cache_dir() / "models" / f"{name}-{chosen.revision[:12]}"
-        case GgufPin():
+        case GgufPin() | RewardModelPin():
             return upstream.cache_dir() / "models" / f"{name}-{content_sha256(chosen)[:12]}"
         case GeneratedPin():
             return upstream.cache_dir() / "data" / f"{name}-{content_sha256(chosen)[:12]}"
 
 
-def content_sha256(chosen: GgufPin | GeneratedPin) -> str:
+def content_sha256(chosen: GgufPin | RewardModelPin | GeneratedPin) -> str:
     """One digest over all that a pin says of its content."""
     match chosen:
-        case GgufPin():
+        case GgufPin() | RewardModelPin():
             return sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
         case GeneratedPin():
             return sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
@@ -42,7 +50,7 @@ def input_of(name: str) -> dict[str, Any]:
             release = upstream.PINS[chosen.version]
             stated |= {"kind": "upstream", "sha256": release.tree_sha256}
             return stated | {"bytes": release.wheel.bytes, "rows": NOT_SUPPORTED}
-        case GgufPin():
+        case GgufPin() | RewardModelPin():
             stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": NOT_SUPPORTED}
         case GeneratedPin():
             rows = sum(split.rows for split in chosen.splits.values())
@@ -62,6 +70,8 @@ def source_of(chosen: Pin) -> str:
             return f"verl {chosen.version}"
         case GgufPin():
             return f"{chosen.wheel.name} {chosen.wheel.version}"
+        case RewardModelPin():
+            return f"{chosen.base}, {chosen.layers} layers, head of seed {chosen.seed}"
         case HubPin():
             return f"{chosen.repository}@{chosen.revision}"
         case GeneratedPin():

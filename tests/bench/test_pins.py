@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from miniverl.bench.document import load
-from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, UpstreamPin, parse, pin, pins, require
+from miniverl.bench.pin import (
+    GeneratedPin,
+    GgufPin,
+    HubPin,
+    RewardModelPin,
+    UpstreamPin,
+    parse,
+    pin,
+    pins,
+    require,
+)
 from miniverl.engine.problem import WrongCall
 
 HUB: dict[str, Any] = {
@@ -27,7 +37,8 @@ def _reasons(plain: object) -> dict[str, str]:
 
 
 def test_every_pin_names_its_licence_and_content() -> None:
-    assert {type(one) for one in pins().values()} == {UpstreamPin, GgufPin, HubPin, GeneratedPin}
+    kinds = {UpstreamPin, GgufPin, RewardModelPin, HubPin, GeneratedPin}
+    assert {type(one) for one in pins().values()} == kinds
     assert {one.licence for one in pins().values()} == {"Apache-2.0"}
 
 
@@ -93,7 +104,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
     assert _reasons({**HUB, "kind": "torrent"}) == {
-        "tiny.kind": "expected one of 'gguf', 'hub', 'generated'"
+        "tiny.kind": "expected one of 'gguf', 'reward_model', 'hub', 'generated'"
     }
 
 
