@@ -55,6 +55,7 @@ class Bindings:
     without_validation: bool
     reward: str | None
     critic: Model | None
+    reward_model: Model | None
     teachers: Mapping[str | None, Model]  # by the key of their prompts; None takes every prompt
     compute_dtype: str
     origins: Mapping[str, str]
@@ -68,6 +69,7 @@ class Bindings:
             "reward": self.reward,
             "validation": self.validation,
             "critic": self.critic,
+            "reward_model": self.reward_model,
             **{teacher_name(key): model for key, model in self.teachers.items()},
         }
         return {name: value for name, value in named.items() if value is not None}
@@ -85,6 +87,7 @@ class Bindings:
             "reward_arguments": {},
             "reward_metrics": None if self.reward is None else _PLAIN_SCORE,
             "critic": self.critic.sha256 if self.critic else None,
+            "reward_model": self.reward_model.sha256 if self.reward_model else None,
             "teachers": {key: model.sha256 for key, model in self.teachers.items()},
             "compute_dtype": self.compute_dtype,
         }
@@ -99,7 +102,7 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
     """The bindings in `name=value` texts; raises WrongCall with every mistake in them.
 
     Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME, compute_dtype=NAME,
-    critic=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
+    critic=FOLDER, reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
     """
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -135,6 +138,7 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
         without_validation="validation" in values and values["validation"] is None,
         reward=values.get("reward"),
         critic=values.get("critic"),
+        reward_model=values.get("reward_model"),
         teachers={
             name.partition(".")[2] or None: model
             for name, model in values.items()
@@ -166,6 +170,11 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
         rows["reward"] = (field, bindings.reward)
     if bindings.critic:
         rows["critic"] = ("critic.model.path", {"sha256": bindings.critic.sha256})
+    if bindings.reward_model:
+        rows["reward_model"] = (
+            "reward.reward_model.model_path",
+            {"sha256": bindings.reward_model.sha256},
+        )
     for key, teacher in bindings.teachers.items():
         rows[teacher_name(key)] = (_teacher_path(key, leaves), {"sha256": teacher.sha256})
     source_values: dict[str, Any] = {**leaves}
@@ -268,6 +277,7 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
     "validation": _validation,
     "reward": _one_of("reward", REWARDS),
     "critic": _model("critic"),
+    "reward_model": _model("reward_model"),
     "teacher": _model("teacher"),
     "compute_dtype": _one_of("compute_dtype", DTYPES),
 }

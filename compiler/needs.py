@@ -8,6 +8,7 @@ from miniverl.compiler.rules.switches import (
     critic_shares_weights,
     distils,
     has_critic,
+    has_reward_model,
     schedule_kind,
     validates,
 )
@@ -15,6 +16,7 @@ from miniverl.compiler.rules.teachers import teacher_entries
 from miniverl.engine.problem import Problem
 
 _OPTIMIZERS = ("actor_rollout_ref.actor.optim", "critic.optim")
+_ROLES = ("critic", "reward", "reward_model", "teacher")  # which some launches do not have
 _STEPS = "trainer.total_training_steps"
 
 
@@ -24,7 +26,8 @@ def needed_bindings(context: Context) -> tuple[str, ...]:
     wanted = {
         "model": True,
         "train": True,
-        "reward": True,
+        "reward": not has_reward_model(context),
+        "reward_model": has_reward_model(context),
         "validation": validates(context),
         "critic": has_critic(context) and not critic_shares_weights(context),
         **{teacher_name(entry.key): True for entry in teachers},
@@ -33,13 +36,13 @@ def needed_bindings(context: Context) -> tuple[str, ...]:
 
 
 def bound_in_vain(bound: Collection[str], context: Context) -> tuple[str, ...]:
-    """Warnings on models that are bound to roles which the launch does not have."""
+    """Warnings on scorers and models that are bound to roles which the launch does not have."""
     has = {"critic"} if has_critic(context) else set()
     has.update(needed_bindings(context))
     return tuple(
         f"{name} is bound, and the launch has none of that name: nothing reads it"
         for name in sorted(set(bound) - has)
-        if name.partition(".")[0] in ("critic", "teacher")
+        if name.partition(".")[0] in _ROLES
     )
 
 

@@ -174,12 +174,11 @@ def _filter_switch(field: str, value: Any, context: Context) -> Verdict:
             target="group_filter",
             lowered=None,
         )
-    scored_later = not context.leaves["reward.reward_model.enable_resource_pool"]
-    if has_reward_model(context) and scored_later:
+    if has_reward_model(context):
         return Verdict(
             classification=Class.UNSUPPORTED,
-            reason="the pin stops: a reward model without devices of its own scores only after the sampling",
-            fix=f"Set reward.reward_model.enable_resource_pool=True, or {field}=False",
+            reason="the pin stops: a reward model gives nothing beside the reward that a group is told apart by",
+            fix=f"Set {field}=False",
         )
     return Verdict(
         classification=Class.CONFORMANT,

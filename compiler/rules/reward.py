@@ -7,10 +7,10 @@ from typing import Any
 
 from miniverl.compiler.rule import Class, Context, Rule, Verdict, behind, dead, notes, section
 from miniverl.compiler.rules.repeated import keeps_class, off
+from miniverl.compiler.rules.reward_model import REWARD_MODEL, lowered_model
 from miniverl.compiler.rules.switches import has_reward_model
 
 _MANAGER = "reward.reward_manager"
-_MODEL = "reward.reward_model"
 _FUNCTION = "reward.custom_reward_function"
 _SANDBOX = "reward.sandbox_fusion"
 
@@ -26,18 +26,7 @@ _PLAIN = {"function": None, "model": None, "overlong_penalty": None}
 def _manager(field: str, value: Any, context: Context) -> Verdict:
     """`remote` is `naive` in other processes; both choose a scorer by a row's data_source."""
     if value in ("naive", "remote"):
-        scorer = context.bindings["reward"]
-        arguments = context.bindings["reward_arguments"]
-        return Verdict(
-            classification=Class.CONFORMANT,
-            reason="scores each response once, at its last token; the bound scorer stands in for the one "
-            "that upstream picks by data_source",
-            label="reward.scorer",
-            target="reward",
-            lowered=None
-            if scorer is None
-            else {**_PLAIN, "scorer": scorer, "arguments": arguments},
-        )
+        return _scored_by_model(context) if has_reward_model(context) else _scored_by_rule(context)
     if isinstance(value, str) and value in _OTHER_MANAGERS:
         return Verdict(
             classification=Class.NOT_IMPLEMENTED,
@@ -48,6 +37,34 @@ def _manager(field: str, value: Any, context: Context) -> Verdict:
         classification=Class.UNSUPPORTED,
         reason="no reward manager of this name is registered at the pin, which stops",
         fix=f"Set {field}=naive",
+    )
+
+
+def _scored_by_rule(context: Context) -> Verdict:
+    scorer = context.bindings["reward"]
+    arguments = context.bindings["reward_arguments"]
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="scores each response once, at its last token; the bound scorer stands in for the one "
+        "that upstream picks by data_source",
+        label="reward.scorer",
+        target="reward",
+        lowered=None if scorer is None else {**_PLAIN, "scorer": scorer, "arguments": arguments},
+    )
+
+
+def _scored_by_model(context: Context) -> Verdict:
+    return Verdict(
+        classification=Class.CONFORMANT,
+        reason="puts the reward model's score at each response's last token, and scores nothing itself",
+        label="reward.scorer",
+        target="reward",
+        lowered={
+            **_PLAIN,
+            "scorer": "reward_model",
+            "arguments": {},
+            "model": lowered_model(context),
+        },
     )
 
 
@@ -93,23 +110,7 @@ RULES: tuple[Rule, ...] = (
         keeps_class("*._target_"),
         dead("*", f"not read: {_MANAGER}.source takes a registered manager"),
     ),
-    section(
-        f"{_MODEL}.*",
-        off(
-            f"{_MODEL}.enable",
-            False,
-            what="scores by a model",
-            because="no model scores responses here yet",
-            fix=f"Set {_MODEL}.enable=False, and bind a scorer by name with --bind reward=NAME",
-        ),
-        keeps_class("*._target_"),
-        behind(
-            "*",
-            has_reward_model,
-            off="not read: this launch has no reward model",
-            on=f"waits for the reward model, which is not run here ({_MODEL}.enable)",
-        ),
-    ),
+    REWARD_MODEL,
     section(
         f"{_SANDBOX}.*",
         keeps_class("*._target_"),

@@ -58,7 +58,7 @@ def shuffles_mini_batches(context: Context) -> bool:
 
 
 def has_reward_model(context: Context) -> bool:
-    return bool(context.leaves["reward.reward_model.enable"])
+    return context.leaves["reward.reward_model.enable"] is True
 
 
 def distils(context: Context) -> bool:

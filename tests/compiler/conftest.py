@@ -46,6 +46,7 @@ BOUND: dict[str, Any] = {
     "reward_arguments": {},
     "reward_metrics": {"acc": "reward"},
     "critic": None,
+    "reward_model": None,
     "teachers": {},
     "compute_dtype": "float32",
     "total_steps": None,
