@@ -22,13 +22,13 @@ from miniverl.engine.models import Model
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.recipe import Recipe, Rollout, Validation
-from miniverl.engine.reward import Answer, Reward
-from miniverl.engine.reward import score as judged
+from miniverl.engine.reward import Answer, Reward, judge
 from miniverl.engine.roles import Roles
 from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.score import Scores, score
 from miniverl.engine.seeds import named_seed
 from miniverl.engine.trajectory import Prompt, Trajectory
+from miniverl.engine.validation import validation_metrics
 from miniverl.engine.value import values
 
 
@@ -84,8 +84,8 @@ class Cycle:
             assembled = assemble(self._recipe, scored, kl_coefficient=kl_coefficient)
         return Cycled(gathered=gathered, assembled=assembled, entropy=old.entropy)
 
-    def validate(self, step: int) -> list[Judged]:
-        """Answers to the held-out prompts, by the policy after `step` steps."""
+    def validate(self, step: int) -> tuple[list[Judged], dict[str, float]]:
+        """Answers to the held-out prompts, by the policy after `step` steps, and what they say together."""
         wanted = self._recipe.validation
         assert wanted is not None, "called for a recipe that validates"
         with self._clock.phase("validation", step) as counted:
@@ -99,7 +99,8 @@ class Cycle:
             )
             found = [self._judged(each, self._parts.held_out_reward) for each in responses]
             counted.tokens = sum(len(each.tokens) for each in responses)
-        return found
+        sources = {prompt.prompt_id: prompt.data_source for prompt in self._parts.held_out}
+        return found, validation_metrics(found, sources)
 
     def _rollout(
         self, step: int, prompts: Sequence[Prompt], earlier: Sequence[Prompt]
@@ -193,6 +194,7 @@ class Cycle:
             raw_text=tokenizer.decode(response.tokens, skip_special_tokens=False),
             num_tokens=len(response.tokens),
         )
+        judgement = judge(reward, response.prompt, answer, self._recipe.reward.overlong_penalty)
         trajectory = Trajectory(
             prompt_id=response.prompt.prompt_id,
             sample=response.sample,
@@ -200,9 +202,11 @@ class Cycle:
             response_tokens=response.tokens,
             is_finished=response.is_finished,
             response=answer.text,
-            reward=judged(reward, response.prompt, answer),
+            reward=judgement.reward,
         )
-        return Judged(trajectory=trajectory, extras={})
+        return Judged(
+            trajectory=trajectory, extras=judgement.extras, prediction=judgement.prediction
+        )
 
 
 def num_tokens(trajectories: Sequence[Trajectory]) -> int:

@@ -27,6 +27,7 @@ class Judged:
 
     trajectory: Trajectory
     extras: Mapping[str, float]
+    prediction: str | float | None = None  # what it took for the answer
 
 
 # Responses of the prompts, all of one prompt together; prompts of earlier rounds come second.

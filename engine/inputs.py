@@ -11,6 +11,7 @@ from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.reward import Reward, scorer
+from miniverl.engine.reward_function import RewardFunction
 from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.rows import read_rows
 from miniverl.engine.teachers import check_teachers, routes
@@ -36,6 +37,13 @@ _NO_REWARD_MODEL = Problem(
     origin="bindings",
     reason="a model scores the responses of the recipe, and none is bound",
     fix="Bind the model that the recipe was compiled for",
+)
+_NO_REWARD_FUNCTION = Problem(
+    field="reward_function",
+    value=None,
+    origin="bindings",
+    reason="a function scores the responses of the recipe, and none is bound",
+    fix="Bind the file that the recipe was compiled for",
 )
 
 
@@ -102,15 +110,16 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
     ends = () if recipe.rollout.ignores_eos else models.end_tokens(tokenizer, inputs.model)
     name, arguments = recipe.reward.scorer, recipe.reward.arguments
     reward_model = _reward_model(recipe, inputs, tokenizer)
+    given = reward_model or _reward_function(recipe, inputs)
     return LoadedInputs(
         tokenizer=tokenizer,
         end_tokens=ends,
         prompts=prompts,
         teacher_of_prompt=teacher_of_prompt,
         reward_model=reward_model,
-        reward=reward_model or scorer(name, arguments, prompts),
+        reward=given or scorer(name, arguments, prompts),
         held_out=held_out,
-        held_out_reward=reward_model or scorer(name, arguments, held_out),
+        held_out_reward=given or scorer(name, arguments, held_out),
     )
 
 
@@ -122,6 +131,14 @@ def _reward_model(
     if inputs.reward_model is None:
         raise WrongCall([_NO_REWARD_MODEL])
     return RewardModel(recipe.reward.model, inputs.reward_model, eos_token=tokenizer.eos_token)
+
+
+def _reward_function(recipe: Recipe, inputs: Inputs) -> RewardFunction | None:
+    if recipe.reward.function is None:
+        return None
+    if inputs.reward_function is None:
+        raise WrongCall([_NO_REWARD_FUNCTION])
+    return RewardFunction(recipe.reward.function, inputs.reward_function, recipe.reward.arguments)
 
 
 def _require_weights(folder: Path, sha256: str) -> None:

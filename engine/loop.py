@@ -230,11 +230,11 @@ class _Training:
         self._logs["metrics.jsonl"].append({"step": step, **finite(numbers)})
 
     def _validate(self, step: int) -> None:
-        found = self._cycle.validate(step)
+        found, by_source = self._cycle.validate(step)
         for each in found:
-            self._logs["validation.jsonl"].append(metrics.validation_row(step, each.trajectory))
+            self._logs["validation.jsonl"].append(metrics.validation_row(step, each))
         numbers = metrics.rollout_metrics([each.trajectory for each in found])
-        self._journal(ValidationFinished(step=step, metrics=numbers))
+        self._journal(ValidationFinished(step=step, metrics={**numbers, **by_source}))
 
     def _save(self, state: State) -> None:
         step, parts = state.step, self._roles.parts

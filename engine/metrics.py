@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from miniverl.engine.experience import Experience
+from miniverl.engine.gather import Judged
 from miniverl.engine.sample import Response
 from miniverl.engine.trajectory import Trajectory
 
@@ -77,8 +78,9 @@ def _numbers(tensor: Tensor | None) -> list[float] | None:
     return None if tensor is None else tensor.tolist()
 
 
-def validation_row(step: int, trajectory: Trajectory) -> dict[str, Any]:
-    """The trajectory's line in validation.jsonl."""
+def validation_row(step: int, judged: Judged) -> dict[str, Any]:
+    """The answer's line in validation.jsonl."""
+    trajectory = judged.trajectory
     return {
         "step": step,
         "prompt_id": trajectory.prompt_id,
@@ -87,4 +89,6 @@ def validation_row(step: int, trajectory: Trajectory) -> dict[str, Any]:
         "response": trajectory.response,
         "finished": trajectory.is_finished,
         "reward": trajectory.reward,
+        "extras": {**judged.extras},
+        "prediction": judged.prediction,
     }

@@ -1,4 +1,4 @@
-"""Rewards: one number for a response to a prompt.
+"""Rewards: one number for a response to a prompt, and what a scorer tells beside it.
 
 A scorer is built from the recipe's arguments and the prompts it will judge, so that data it cannot judge
 stops the run before the first rollout. What is not a finite number is an error, never a silent 0.
@@ -10,10 +10,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
+from numbers import Real
 from typing import Any, Protocol
 
-from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine import reward_math
+from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.recipe import OverlongPenalty
 from miniverl.engine.trajectory import Prompt
+
+# What a scorer gives: the score, or a mapping with it under "score".
+Result = float | Mapping[str, object]
+# Of a response and a ground truth.
+Rule = Callable[[str, str], Result]
 
 # A minus belongs to the number unless something it could be subtracted from stands right before it.
 _NUMBER = re.compile(
@@ -32,8 +41,17 @@ class Answer:
     num_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """`extras`: every number that the scorer gave, by its name; `prediction`: what it took for the answer."""
+
+    reward: float
+    extras: Mapping[str, float]
+    prediction: str | float | None
+
+
 class Reward(Protocol):
-    def score(self, prompt: Prompt, answer: Answer) -> float: ...
+    def score(self, prompt: Prompt, answer: Answer) -> Result: ...
 
 
 class LastNumber:
@@ -65,7 +83,84 @@ class LastNumber:
         return float(number is not None and number == self._truths[prompt.prompt_id])
 
 
-SCORERS: dict[str, Callable[..., Reward]] = {"last_number": LastNumber}
+class ByRule:
+    """Every response by one rule, which compares it with a ground truth that is text."""
+
+    def __init__(self, rule: Rule, prompts: Sequence[Prompt]) -> None:
+        _require_texts(prompts)
+        self._rule = rule
+
+    def score(self, prompt: Prompt, answer: Answer) -> Result:
+        return self._rule(answer.text, prompt.ground_truth)
+
+
+class ByDataSource:
+    """Every response by the rule of its prompt's data source: verl/utils/reward_score/__init__.py:46 (v0.9.0).
+
+    Only the sources of those rules that are here.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt]) -> None:
+        """Raises WrongCall naming every prompt whose source has no rule."""
+        found = {prompt.prompt_id: _rule_of(prompt.data_source) for prompt in prompts}
+        problems = [
+            _problem(prompt, prompt.data_source, "data source", "has no scorer here")
+            for prompt in prompts
+            if found[prompt.prompt_id] is None
+        ]
+        if problems:
+            raise WrongCall(problems)
+        _require_texts(prompts)
+        self._rules = {number: rule for number, rule in found.items() if rule is not None}
+
+    def score(self, prompt: Prompt, answer: Answer) -> Result:
+        return self._rules[prompt.prompt_id](answer.text, prompt.ground_truth)
+
+
+class TargetLength:
+    """1 for a response of exactly `tokens` tokens, falling in proportion to 0 for none, or for twice as many."""
+
+    def __init__(self, prompts: Sequence[Prompt], tokens: int) -> None:
+        if type(tokens) is not int or tokens < 1:
+            fix = "Give a whole number of at least 1"
+            raise WrongCall([_recipe_problem("arguments.tokens", tokens, "no length", fix)])
+        self._tokens = tokens
+
+    def score(self, prompt: Prompt, answer: Answer) -> float:
+        return max(0.0, 1 - abs(answer.num_tokens - self._tokens) / self._tokens)
+
+
+def exact_answer(response: str, truth: str) -> float:
+    """1.0 if the response is the ground truth, apart from white space around either; else 0.0."""
+    return float(response.strip() == truth.strip())
+
+
+def _math_verify(prompts: Sequence[Prompt]) -> Reward:
+    from miniverl.engine.reward_math_verify import math_verify  # loads sympy
+
+    return ByRule(math_verify, prompts)
+
+
+SCORERS: Mapping[str, Callable[..., Reward]] = {
+    "last_number": LastNumber,
+    "exact_answer": partial(ByRule, exact_answer),
+    "gsm8k": partial(ByRule, reward_math.gsm8k),
+    "gsm8k_flexible": partial(ByRule, reward_math.gsm8k_flexible),
+    "math": partial(ByRule, reward_math.math),
+    "math_dapo": partial(ByRule, reward_math.math_dapo),
+    "math_verify": _math_verify,
+    "by_data_source": ByDataSource,
+    "target_length": TargetLength,
+}
+RULES_BY_SOURCE: Mapping[str, Rule] = {
+    "openai/gsm8k": reward_math.gsm8k,
+    "lighteval/MATH": reward_math.math,
+    "DigitalLearningGmbH/MATH-lighteval": reward_math.math,
+    "HuggingFaceH4/MATH-500": reward_math.math,
+    "math_dapo": reward_math.math_dapo,
+    "math": reward_math.math_dapo,
+    "math_dapo_reasoning": reward_math.math_dapo,
+}
 
 
 def scorer(name: str, arguments: Mapping[str, Any], prompts: Sequence[Prompt]) -> Reward:
@@ -77,22 +172,60 @@ def scorer(name: str, arguments: Mapping[str, Any], prompts: Sequence[Prompt]) -
         )
     _, *taken = inspect.signature(SCORERS[name]).parameters  # the first one is the prompts
     fix = f"Leave it out; {name} takes {', '.join(taken) or 'no arguments'}"
-    unknown = [
+    problems = [
         _recipe_problem(f"arguments.{each}", arguments[each], "no such argument", fix)
         for each in sorted(arguments.keys() - set(taken))
     ]
-    if unknown:
-        raise WrongCall(unknown)
+    problems += [
+        _recipe_problem(f"arguments.{each}", None, f"{name} needs it", "Give it")
+        for each in taken
+        if each not in arguments
+    ]
+    if problems:
+        raise WrongCall(problems)
     return SCORERS[name](prompts, **arguments)
 
 
-def score(reward: Reward, prompt: Prompt, answer: Answer) -> float:
-    """The answer's reward; raises WrongCall naming the prompt if it is not a finite number."""
-    value = reward.score(prompt, answer)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise WrongCall([_problem(prompt, value, "reward", "is not a finite number")])
-    return float(value)
+def judge(
+    reward: Reward, prompt: Prompt, answer: Answer, penalty: OverlongPenalty | None
+) -> Judgement:
+    """The answer's reward, less the penalty for its length; of a plain number, "acc" is that number.
+
+    verl/experimental/reward_loop/reward_manager/dapo.py:98 (v0.9.0). Raises Refused naming the prompt if the
+    scorer gives something else than finite numbers.
+    """
+    result = reward.score(prompt, answer)
+    told = result if isinstance(result, Mapping) else {"acc": result}
+    score = told.get("score") if isinstance(result, Mapping) else result
+    if not isinstance(score, Real):
+        raise Refused([_problem(prompt, result, "reward", "is not a finite number")])
+    extras = {name: float(value) for name, value in told.items() if isinstance(value, Real)}
+    taken_off = 0.0
+    if penalty is not None:
+        taken_off = overlong_penalty(answer.num_tokens, penalty)
+        extras |= {"overlong_reward": taken_off, "overlong": float(taken_off < 0)}
+    problems = [
+        _problem(prompt, value, name, "is not a finite number")
+        for name, value in {"reward": float(score), **extras}.items()
+        if not math.isfinite(value)
+    ]
+    if problems:
+        raise Refused(problems)
+    prediction = told.get("pred")
+    return Judgement(
+        reward=float(score) + taken_off,
+        extras=extras,
+        prediction=prediction if isinstance(prediction, str) else extras.get("pred"),
+    )
+
+
+def overlong_penalty(num_tokens: int, penalty: OverlongPenalty) -> float:
+    """min(-(tokens - (max_response_tokens - buffer_tokens)) / buffer_tokens x factor, 0).
+
+    verl/experimental/reward_loop/reward_manager/dapo.py:110 (v0.9.0). Below -factor for what is longer still.
+    """
+    over = num_tokens - (penalty.max_response_tokens - penalty.buffer_tokens)
+    return min(-over / penalty.buffer_tokens * penalty.factor, 0.0)
 
 
 def last_number(text: str) -> Decimal | None:
@@ -103,6 +236,22 @@ def last_number(text: str) -> Decimal | None:
 
 def _value(number: str) -> Decimal:
     return Decimal(number.replace(",", "").replace("\u2212", "-"))
+
+
+def _rule_of(data_source: str) -> Rule | None:
+    is_aime = data_source.startswith("aime")
+    return reward_math.math_dapo if is_aime else RULES_BY_SOURCE.get(data_source)
+
+
+def _require_texts(prompts: Sequence[Prompt]) -> None:
+    """A number as ground truth equals no text, so that every response would silently score 0."""
+    problems = [
+        _problem(prompt, prompt.ground_truth, "ground truth", "is no text")
+        for prompt in prompts
+        if not isinstance(prompt.ground_truth, str)
+    ]
+    if problems:
+        raise WrongCall(problems)
 
 
 def _recipe_problem(field: str, value: object, reason: str, fix: str) -> Problem:

@@ -2,13 +2,25 @@
 
 import json
 import math
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from miniverl.engine.problem import WrongCall
-from miniverl.engine.reward import SCORERS, Answer, last_number, score, scorer
+from miniverl.engine.problem import Refused, WrongCall
+from miniverl.engine.recipe import OverlongPenalty
+from miniverl.engine.reward import (
+    RULES_BY_SOURCE,
+    SCORERS,
+    Answer,
+    Result,
+    Reward,
+    judge,
+    last_number,
+    overlong_penalty,
+    scorer,
+)
 from miniverl.engine.trajectory import Prompt
 
 ROWS = Path(__file__).parents[2] / "bench" / "data" / "chain-sum.jsonl"
@@ -27,6 +39,20 @@ def prompt(ground_truth: object, prompt_id: int = 0) -> Prompt:
 
 def answer(text: str) -> Answer:
     return Answer(text=text, raw_text=f"{text}<|end|>", num_tokens=len(text) + 1)
+
+
+def score(reward: Reward, asked: Prompt, said: Answer) -> float:
+    return judge(reward, asked, said, None).reward
+
+
+class Gives:
+    """A scorer that gives the same, whatever it is asked."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+
+    def score(self, prompt: Prompt, answer: Answer) -> Result:
+        return self._result
 
 
 @pytest.mark.parametrize(
@@ -103,23 +129,130 @@ def test_every_ground_truth_that_is_no_number_is_named_before_the_first_response
     assert named == [f"ground truth of prompt {number}" for number in (5, 7, 8, 9)]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", {"acc": 1.0}, {"score": None}])
 def test_a_reward_that_is_no_finite_number_is_an_error_naming_the_prompt(value):
-    class Broken:
-        def score(self, prompt: Prompt, answer: Answer) -> float:
-            return value
+    with pytest.raises(Refused, match="reward of prompt 31"):
+        score(Gives(value), prompt("1", 31), answer("1"))
 
-    with pytest.raises(WrongCall, match="reward of prompt 31"):
-        score(Broken(), prompt("1", 31), answer("1"))
+
+def test_a_number_beside_the_reward_that_is_not_finite_is_an_error_naming_it():
+    with pytest.raises(Refused, match=r"^style of prompt 31"):
+        score(Gives({"score": 1.0, "style": math.nan}), prompt("1", 31), answer("1"))
+
+
+def test_of_a_plain_number_acc_is_that_number():
+    judged = judge(Gives(0.5), prompt("1"), answer("1"), None)
+    assert (judged.reward, judged.extras, judged.prediction) == (0.5, {"acc": 0.5}, None)
+
+
+def test_of_a_mapping_every_number_stays_and_its_answer_and_no_other_text():
+    given = {"score": -1.0, "acc": False, "pred": "7", "note": "short", "parts": [1]}
+    judged = judge(Gives(given), prompt("1"), answer("1"), None)
+    assert (judged.reward, judged.prediction) == (-1.0, "7")
+    assert judged.extras == {"score": -1.0, "acc": 0.0}
+
+
+PENALTY = OverlongPenalty(max_response_tokens=20, buffer_tokens=8, factor=2.0)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "taken_off"), [(0, 0), (12, 0), (13, -0.25), (16, -1), (20, -2), (24, -3)]
+)
+def test_the_overlong_penalty_grows_over_the_last_tokens(num_tokens, taken_off):
+    assert overlong_penalty(num_tokens, PENALTY) == taken_off
+
+
+def test_the_overlong_penalty_comes_off_the_reward_and_not_off_acc():
+    judged = judge(Gives(1.0), prompt("1"), answer("fifteen letters"), PENALTY)
+    assert judged.reward == 0.0
+    assert judged.extras == {"acc": 1.0, "overlong_reward": -1.0, "overlong": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("response", "reward"), [("Paris", 1.0), (" Paris\n", 1.0), ("paris", 0.0), ("Paris.", 0.0)]
+)
+def test_an_exact_answer_is_the_ground_truth_and_nothing_more(response, reward):
+    asked = prompt("Paris ")
+    assert score(scorer("exact_answer", {}, [asked]), asked, answer(response)) == reward
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "reward"), [(1, 0.1), (5, 0.5), (10, 1.0), (15, 0.5), (20, 0.0), (99, 0.0)]
+)
+def test_the_target_length_is_worth_1_and_none_and_twice_as_many_0(num_tokens, reward):
+    asked = prompt(None)
+    said = Answer(text="", raw_text="", num_tokens=num_tokens)
+    given = score(scorer("target_length", {"tokens": 10}, [asked]), asked, said)
+    assert given == pytest.approx(reward)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 2.5, True, "9"])
+def test_a_target_length_is_a_count_of_tokens(tokens):
+    with pytest.raises(WrongCall, match=r"reward\.arguments\.tokens"):
+        scorer("target_length", {"tokens": tokens}, [])
+
+
+def test_an_argument_that_the_scorer_needs_is_named():
+    with pytest.raises(WrongCall, match=r"reward\.arguments\.tokens = None .* needs it"):
+        scorer("target_length", {}, [])
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "reward"),
+    [
+        ("so \\boxed{0.5}", "\\frac{1}{2}", 1.0),
+        ("it is $x^2+2x+1$", "(x+1)^2", 1.0),
+        ("\\boxed{3}", "2", 0.0),
+        ("no idea", "2", 0.0),
+    ],
+)
+def test_math_verify_compares_as_mathematics(response, truth, reward):
+    asked = prompt(truth)
+    assert score(scorer("math_verify", {}, [asked]), asked, answer(response)) == reward
+
+
+def from_source(data_source: str, prompt_id: int, ground_truth: object = "4") -> Prompt:
+    return replace(prompt(ground_truth, prompt_id), data_source=data_source)
+
+
+def test_each_prompt_is_scored_by_the_rule_of_its_data_source():
+    said = answer("#### 4, or \\boxed{5}. Answer: 6")
+    prompts = [
+        from_source("openai/gsm8k", 0),
+        from_source("HuggingFaceH4/MATH-500", 1, "5"),
+        from_source("aime2026", 2, "6"),
+        from_source("math", 3, "5"),
+    ]
+    reward = scorer("by_data_source", {}, prompts)
+    assert [score(reward, each, said) for each in prompts] == [1.0, 1.0, 1.0, -1.0]
+
+
+def test_prompts_of_a_source_without_a_rule_are_named_before_the_first_response():
+    prompts = [from_source("math", 0), from_source("codecontests", 4), from_source("mine", 6)]
+    with pytest.raises(WrongCall) as raised:
+        scorer("by_data_source", {}, prompts)
+    named = [problem.field for problem in raised.value.problems]
+    assert named == ["data source of prompt 4", "data source of prompt 6"]
+
+
+@pytest.mark.parametrize(
+    "name", ["exact_answer", "gsm8k", "gsm8k_flexible", "math", "math_dapo", "math_verify"]
+)
+def test_a_ground_truth_that_is_no_text_is_named_since_no_response_could_equal_it(name):
+    with pytest.raises(WrongCall, match="ground truth of prompt 8 = 12"):
+        scorer(name, {}, [prompt("12"), prompt(12, 8)])
 
 
 def test_the_recipe_finds_scorers_by_name():
-    assert set(SCORERS) == {"last_number"}
+    named = {"last_number", "exact_answer", "by_data_source", "target_length"}
+    mathematics = {"gsm8k", "gsm8k_flexible", "math", "math_dapo", "math_verify"}
+    assert set(SCORERS) == named | mathematics
+    assert {each.__name__ for each in RULES_BY_SOURCE.values()} <= mathematics
 
 
 def test_a_scorer_that_is_not_there_is_named():
-    with pytest.raises(WrongCall, match=r"reward\.scorer = 'gsm8k' .* Name one of: last_number"):
-        scorer("gsm8k", {}, [])
+    with pytest.raises(WrongCall, match=r"reward\.scorer = 'gsm' .* Name one of: last_number"):
+        scorer("gsm", {}, [])
 
 
 def test_every_argument_that_the_scorer_does_not_take_is_named():
