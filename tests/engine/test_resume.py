@@ -33,9 +33,10 @@ from miniverl.engine.events import (
 )
 from miniverl.engine.loop import Inputs
 from miniverl.engine.problem import CannotHere, Refused, WrongCall
-from miniverl.engine.recipe import GroupFilter, Recipe
+from miniverl.engine.recipe import Advantage, Critic, GroupFilter, Recipe
 
-COMPARED = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl", "adapter", "checkpoints")
+LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
+COMPARED = (*LOGS, "adapter", "critic", "checkpoints")
 ROLLOUT_1 = PhaseFinished(step=1, phase="rollout", seconds=0.0, tokens=0)
 
 
@@ -86,6 +87,17 @@ MOMENTS: dict[str, Callable[[], Callable[[Event], None] | None]] = {
     "retention after step 5": lambda: _kill_before_rename(".step-000002.gone"),
     "export": lambda: _kill_before_rename("adapter"),
 }
+# The critic takes 2 optimizer steps in each step; the policy, first trained in step 2, 4.
+CRITIC_MOMENTS: dict[str, Callable[[], Callable[[Event], None] | None]] = {
+    "values of step 1": lambda: _kill_behind(PhaseFinished, step=1, phase="score_values"),
+    "critic's update of step 2": lambda: _kill_in_optimizer_step(3),
+    "between both updates of step 4": lambda: _kill_behind(
+        PhaseFinished, step=4, phase="critic_update"
+    ),
+    "checkpoint of step 4": MOMENTS["checkpoint of step 4"],
+    "export of the critic": lambda: _kill_before_rename("critic"),
+    "export": MOMENTS["export"],
+}
 
 
 def _run(
@@ -109,7 +121,8 @@ def _main(folder: Path, moments: list[str]) -> list[int]:
 def _resume_until(folder: Path, moment: str) -> None:
     bindings = json.loads((folder / "bindings.json").read_text())
     recipe = recipes.loads((folder / "recipe.json").read_text(), "test")
-    listen = MOMENTS[moment]() if moment in MOMENTS else None
+    known = MOMENTS | CRITIC_MOMENTS
+    listen = known[moment]() if moment in known else None
     inputs = Inputs(**{name: Path(path) for name, path in bindings.items()})
     _run(folder, recipe, inputs, True, listen or (lambda event: None))
 
@@ -168,12 +181,18 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+def _bind(folder: Path, recipe: Recipe, inputs: Inputs) -> None:
+    """What `_main` reads."""
+    names = ("model", "train", "validation", "critic")
+    bindings = {name: str(path) for name in names if (path := getattr(inputs, name)) is not None}
+    (folder / "recipe.json").write_text(recipes.dumps(recipe))
+    (folder / "bindings.json").write_text(json.dumps(bindings))
+
+
 def test_a_run_killed_at_every_stage_leaves_the_bytes_of_a_straight_one(
     tiny_recipe: Recipe, inputs: Inputs, straight: Path, tmp_path: Path
 ) -> None:
-    bindings = {"model": inputs.model, "train": inputs.train, "validation": inputs.validation}
-    (tmp_path / "recipe.json").write_text(recipes.dumps(tiny_recipe))
-    (tmp_path / "bindings.json").write_text(json.dumps(bindings, default=str))
+    _bind(tmp_path, tiny_recipe, inputs)
     assert _statuses(tmp_path, MOMENTS) == [signal.SIGKILL] * len(MOMENTS)
     assert not (tmp_path / "adapter").exists()
     assert _statuses(tmp_path, ["never"]) == [0]
@@ -182,6 +201,29 @@ def test_a_run_killed_at_every_stage_leaves_the_bytes_of_a_straight_one(
     starts = [event["resumed_step"] for event in events if event["event"] == "run_started"]
     assert starts == [None, None, None, 2, 2, 4, 4, 5, 5]
     assert len({event["pid"] for event in events}) == len(MOMENTS) + 1
+
+
+def test_so_does_one_with_a_critic(
+    tiny_recipe: Recipe, tiny_critic: Critic, inputs: Inputs, tmp_path: Path
+) -> None:
+    recipe = replace(
+        tiny_recipe,
+        critic=tiny_critic,
+        advantage=Advantage(estimator="gae", divides_by_std=None, gamma=1.0, gae_lambda=0.9),
+    )
+    bound = replace(inputs, critic=inputs.model)
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    _run(straight, recipe, bound, False, lambda event: None)
+    killed.mkdir()
+    _bind(killed, recipe, bound)
+    assert _statuses(killed, CRITIC_MOMENTS) == [signal.SIGKILL] * len(CRITIC_MOMENTS)
+    assert not (killed / "adapter").exists()
+    assert _statuses(killed, ["never"]) == [0]
+    _assert_same_run(killed, straight)
+    assert (killed / "critic" / "adapter_model.safetensors").is_file()
+    events = _lines(killed / "journal.jsonl")
+    starts = [event["resumed_step"] for event in events if event["event"] == "run_started"]
+    assert starts == [None, None, None, 2, 2, 5, 5]
 
 
 @pytest.mark.parametrize("file_bytes", [0, 100, 6000, 12_000])
