@@ -28,7 +28,6 @@ def finding(compiled) -> Callable[..., Finding]:
     ("field", "value", "classification"),
     [
         ("data.train_files", 3, "unsupported"),
-        ("data.train_max_samples", 100, "not_implemented"),
         ("data.train_max_samples", None, "unsupported"),
         ("data.val_max_samples", 100, "not_implemented"),
         ("data.prompt_key", "question", "unsupported"),
@@ -160,9 +159,13 @@ def test_worker_processes_move_the_first_epoch_to_the_second_permutation(
     assert finding("data.dataloader_num_workers", workers).lowered == permutation
 
 
-def test_a_subset_of_the_rows_is_the_first_ones_and_only_unshuffled(finding, bound):
+def test_a_subset_of_the_rows_is_the_first_ones_or_drawn_where_they_are_shuffled(finding, bound):
     unshuffled = {"data.shuffle": False}
     assert finding("data.train_max_samples", 2048, changes=unshuffled).lowered == 2048
+    drawn = finding("data.train_max_samples", 2048, changes={"data.seed": 7})
+    assert (drawn.lowered, drawn.classification) == (2048, "exact")
+    unseeded = finding("data.train_max_samples", 2048)
+    assert (unseeded.lowered, unseeded.classification) == (2048, "semantically_conformant")
     assert finding("data.train_max_samples", 0).lowered is None
     assert finding("data.train_max_samples", 4096).lowered == 4096  # all that are bound
 
