@@ -11,8 +11,11 @@ from miniverl.engine.problem import Problem, WrongCall
 
 PREFIX = "corpus-"
 _SMOLLM2 = "smollm2-135m-instruct"
-# Models that a launch names besides the policy.
-_MODELS: Mapping[str, Mapping[str, str]] = {"ppo": {"critic": _SMOLLM2}}
+# Models that a launch names besides the policy; one that scores leaves nothing to a scorer.
+_MODELS: Mapping[str, Mapping[str, str | None]] = {
+    "ppo": {"critic": _SMOLLM2},
+    "grpo_reward_model": {"reward": None, "reward_model": "smollm2-135m-reward"},
+}
 
 
 def accepted() -> dict[str, Case]:

@@ -7,11 +7,11 @@ from miniverl.bench import cache
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.measure import NOT_SUPPORTED
 from miniverl.bench.pin import (
+    DerivedPin,
     GeneratedPin,
     GgufPin,
     HubPin,
     Pin,
-    RewardModelPin,
     UpstreamPin,
     pin,
 )
@@ -25,16 +25,16 @@ def place(name: str, chosen: Pin) -> Path:
             return upstream.cache_dir() / "upstream" / name
         case HubPin():
             return upstream.cache_dir() / "models" / f"{name}-{chosen.revision[:12]}"
-        case GgufPin() | RewardModelPin():
+        case GgufPin() | DerivedPin():
             return upstream.cache_dir() / "models" / f"{name}-{content_sha256(chosen)[:12]}"
         case GeneratedPin():
             return upstream.cache_dir() / "data" / f"{name}-{content_sha256(chosen)[:12]}"
 
 
-def content_sha256(chosen: GgufPin | RewardModelPin | GeneratedPin) -> str:
+def content_sha256(chosen: GgufPin | DerivedPin | GeneratedPin) -> str:
     """One digest over all that a pin says of its content."""
     match chosen:
-        case GgufPin() | RewardModelPin():
+        case GgufPin() | DerivedPin():
             return sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
         case GeneratedPin():
             return sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
@@ -50,7 +50,7 @@ def input_of(name: str) -> dict[str, Any]:
             release = upstream.PINS[chosen.version]
             stated |= {"kind": "upstream", "sha256": release.tree_sha256}
             return stated | {"bytes": release.wheel.bytes, "rows": NOT_SUPPORTED}
-        case GgufPin() | RewardModelPin():
+        case GgufPin() | DerivedPin():
             stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": NOT_SUPPORTED}
         case GeneratedPin():
             rows = sum(split.rows for split in chosen.splits.values())
@@ -70,8 +70,9 @@ def source_of(chosen: Pin) -> str:
             return f"verl {chosen.version}"
         case GgufPin():
             return f"{chosen.wheel.name} {chosen.wheel.version}"
-        case RewardModelPin():
-            return f"{chosen.base}, {chosen.layers} layers, head of seed {chosen.seed}"
+        case DerivedPin():
+            head = "" if chosen.head_seed is None else f", head of seed {chosen.head_seed}"
+            return f"{chosen.base}, {chosen.layers} layers{head}"
         case HubPin():
             return f"{chosen.repository}@{chosen.revision}"
         case GeneratedPin():

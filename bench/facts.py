@@ -10,7 +10,7 @@ from typing import Any
 from miniverl.bench import entry, environment, measure
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.gpu import Chosen, Found
-from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, RewardModelPin, pin
+from miniverl.bench.pin import DerivedPin, GeneratedPin, GgufPin, HubPin, pin
 from miniverl.bench.resume import ResumeCheck
 from miniverl.bench.runner import Interruption, Outcome
 from miniverl.bench.stack import Stack
@@ -133,7 +133,7 @@ def _workload(plan: Plan) -> dict[str, Any]:
 
 def _model(name: str) -> dict[str, Any]:
     chosen = pin(name)
-    assert isinstance(chosen, GgufPin | HubPin | RewardModelPin), f"{name} is no model"
+    assert isinstance(chosen, GgufPin | HubPin | DerivedPin), f"{name} is no model"
     return {
         "pin": name,
         "source": entry.source_of(chosen),

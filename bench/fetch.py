@@ -11,11 +11,11 @@ from typing import Protocol, cast
 from miniverl.bench import cache
 from miniverl.bench.entry import place
 from miniverl.bench.pin import (
+    DerivedPin,
     GeneratedPin,
     GgufPin,
     HubPin,
     Pin,
-    RewardModelPin,
     UpstreamPin,
     require,
 )
@@ -36,7 +36,7 @@ class Source(Protocol):
 
 _SOURCES = {
     GgufPin: "miniverl.bench.gguf",
-    RewardModelPin: "miniverl.bench.reward_model",
+    DerivedPin: "miniverl.bench.derived",
     HubPin: "miniverl.bench.hub",
     GeneratedPin: "miniverl.bench.prompts",
 }

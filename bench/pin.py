@@ -41,15 +41,15 @@ class GgufPin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RewardModelPin:
-    """A reward model made from a pinned language model: its first layers, and a head of seeded numbers."""
+class DerivedPin:
+    """The first layers of a pinned language model; with a head of seeded numbers it is a reward model."""
 
-    kind: Literal["reward_model"]
+    kind: Literal["derived"]
     title: str
     licence: str
     base: str  # the pin of the language model
     layers: int
-    seed: int
+    head_seed: int | None
     weights_sha256: str
     files: Mapping[str, str]  # as in GgufPin
 
@@ -104,11 +104,11 @@ class GeneratedPin:
     splits: Mapping[str, Split]
 
 
-Pin = UpstreamPin | GgufPin | RewardModelPin | HubPin | GeneratedPin
+Pin = UpstreamPin | GgufPin | DerivedPin | HubPin | GeneratedPin
 
-_KINDS: Mapping[str, type[GgufPin | RewardModelPin | HubPin | GeneratedPin]] = {
+_KINDS: Mapping[str, type[GgufPin | DerivedPin | HubPin | GeneratedPin]] = {
     "gguf": GgufPin,
-    "reward_model": RewardModelPin,
+    "derived": DerivedPin,
     "hub": HubPin,
     "generated": GeneratedPin,
 }
@@ -187,7 +187,7 @@ def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
             digests = {"wheel.sha256": pin.wheel.sha256, "member_sha256": pin.member_sha256}
             digests["weights_sha256"] = pin.weights_sha256
             digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
-        case RewardModelPin():
+        case DerivedPin():
             digests = {"weights_sha256": pin.weights_sha256}
             digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
         case HubPin():

@@ -15,7 +15,7 @@ from typing import Any
 from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
-from miniverl.bench.pin import GeneratedPin, GgufPin, HubPin, RewardModelPin, pins
+from miniverl.bench.pin import DerivedPin, GeneratedPin, GgufPin, HubPin, pins
 from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
@@ -37,7 +37,7 @@ class WorkloadBindings:
     model: str
     train: str
     validation: str | None
-    reward: str
+    reward: str | None  # None where a reward model scores
     compute_dtype: Dtype
     critic: str | None = None
     reward_model: str | None = None
@@ -182,7 +182,7 @@ def compile_arguments(
             *(f"{role}={folders[pin]}" for role, pin in bound.models.items()),
             f"train={_parquet(bound.train, folders)}",
             f"validation={validation}",
-            f"reward={bound.reward}",
+            *([] if bound.reward is None else [f"reward={bound.reward}"]),
             f"compute_dtype={bound.compute_dtype}",
         ),
     )
@@ -218,9 +218,10 @@ def _wrong_overrides(read: Workload) -> Iterable[Wrong]:
 
 def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
     for role, pin in read.bindings.models.items():
-        is_scorer = isinstance(pins().get(pin), RewardModelPin)
-        is_model = is_scorer or isinstance(pins().get(pin), GgufPin | HubPin)
-        if not is_model or (is_scorer and role != "reward_model"):
+        chosen = pins().get(pin)
+        is_scorer = isinstance(chosen, DerivedPin) and chosen.head_seed is not None
+        is_fit = isinstance(chosen, GgufPin | DerivedPin) and is_scorer == (role == "reward_model")
+        if not is_fit and not isinstance(chosen, HubPin):
             yield f"workload.bindings.{role}", pin, "there is no such model pin"
     for field, rows in (("train", read.bindings.train), ("validation", read.bindings.validation)):
         if rows is not None:
