@@ -49,17 +49,33 @@ def critic_objective(critic: Model, recipe: Critic, members: Sequence[Experience
         loss_BR = value_loss(values_BR, old_values_BR, returns_BR, clip=recipe.value_clip)
         return {
             "loss": normalisers.aggregated(loss_BR, mask_BR, recipe.aggregation),
-            **_metrics(
+            "clip_fraction": clip_fraction(
                 values_BR.detach(),
                 old_values_BR,
                 returns_BR,
                 mask_BR,
                 clip=recipe.value_clip,
-                num_trained=num_trained,
+                num_tokens=num_trained,
             ),
+            "value_mean": torch.where(mask_BR, values_BR.detach(), 0.0).sum() / max(num_trained, 1),
         }
 
     return objective
+
+
+def clip_fraction(
+    values_BR: Tensor,
+    old_values_BR: Tensor,
+    returns_BR: Tensor,
+    mask_BR: Tensor,
+    *,
+    clip: float,
+    num_tokens: int,
+) -> Tensor:
+    """For how many of the mini-batch's `num_tokens` trained tokens the clipped error is the larger; their share here."""
+    clipped_BR = _clipped(values_BR, old_values_BR, clip)
+    is_clipped_BR = (clipped_BR - returns_BR).square() > (values_BR - returns_BR).square()
+    return (is_clipped_BR & mask_BR).sum() / max(num_tokens, 1)
 
 
 def value_metrics(experiences: Sequence[Experience]) -> dict[str, float]:
@@ -87,22 +103,3 @@ def value_metrics(experiences: Sequence[Experience]) -> dict[str, float]:
 
 def _clipped(values_BR: Tensor, old_values_BR: Tensor, clip: float) -> Tensor:
     return torch.maximum(torch.minimum(values_BR, old_values_BR + clip), old_values_BR - clip)
-
-
-def _metrics(
-    values_BR: Tensor,
-    old_values_BR: Tensor,
-    returns_BR: Tensor,
-    mask_BR: Tensor,
-    *,
-    clip: float,
-    num_trained: int,
-) -> dict[str, Tensor]:
-    """The micro-batch's share of the mean value, and of how many tokens the clipped error decides for."""
-    clipped_BR = _clipped(values_BR, old_values_BR, clip)
-    is_clipped_BR = (clipped_BR - returns_BR).square() > (values_BR - returns_BR).square()
-    num_tokens = max(num_trained, 1)
-    return {
-        "clip_fraction": (is_clipped_BR & mask_BR).sum() / num_tokens,
-        "value_mean": torch.where(mask_BR, values_BR, 0.0).sum() / num_tokens,
-    }

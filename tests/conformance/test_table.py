@@ -22,6 +22,7 @@ NAMED = {
     "optimizer steps with": list(POLICY_LOSSES),
     "score:": ["log-probability", "entropy"],
     "aggregation": get_args(AggregationMode),
+    "value loss": get_args(AggregationMode),
     "KL estimate": get_args(KlEstimator),
     "importance weights by": get_args(get_type_hints(ImportanceWeights)["level"]),
     "rejection": get_args(RejectionStatistic),
