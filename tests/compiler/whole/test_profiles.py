@@ -12,13 +12,13 @@ from miniverl.compiler.profiles import DEFAULTS, FOREIGN, PROFILES, called, name
 from miniverl.engine.problem import WrongCall
 
 FROZEN = {
-    "verl-rl-v0.9-single-gpu-v1": "1a6478668e7c7d95383f9d1a3cf63d7fc1b5d5845d726157af0d64ac6f535716",
-    "verl-rl-v0.9-single-gpu-v2": "ab16cdb286aced3b3de56e970fd06f1b8c1de9b61b3b4440c5007f181b9ff617",
-    "verl-rl-v0.9-single-gpu-v3": "763a8ae7f7de0331003da1f5930056c5837af631bad81227c9fc85dbfbf3097c",
-    "verl-rl-v0.9-single-gpu-v4": "810aad484297d2c8f51f63229495e1adb9d1c436d6c7ed4e6c052b72a673943a",
-    "verl-rl-v0.9-single-gpu-v5": "a89311de809334d34f912629f29dc59c2aa5680397e62c9a3a6b0cb4462c7d4d",
-    "verl-opd-v0.8-single-gpu-v1": "1dacaf109dd3b85b2c29618c82170202cc8dbfe1621500d0fe6490c4557d918d",
-    "verl-opd-v0.8-single-gpu-pg-k1-v1": "abec185a0116aaa3ed1bd376c7a81439874c33cc923059b995e860680972e7fb",
+    "verl-rl-v0.9-single-gpu-v1": "9c243b3271cd093afcaa7d5dd02ed3a3542ef53e414632596de060d9b592ec13",
+    "verl-rl-v0.9-single-gpu-v2": "c81705d59a2d73b439f12d1d388959094653d194bb8bb76fea9ef2dce7524719",
+    "verl-rl-v0.9-single-gpu-v3": "cceb4af6d9d7eed1e6cc810f56a8af863210c8aa496063c6e44d225c423c1c48",
+    "verl-rl-v0.9-single-gpu-v4": "0ec754306f785436295f0d79e03ca2d50c0b99db3bb0371222656177f45d3efc",
+    "verl-rl-v0.9-single-gpu-v5": "b50d560a92d9577f79d24381b9401e6bac5458685099273d75582f005336561a",
+    "verl-opd-v0.8-single-gpu-v1": "ab34d8aa7f14d2649e160255f88796cb2159a8b9982f9f3d91f229ea08b98707",
+    "verl-opd-v0.8-single-gpu-pg-k1-v1": "5ec3a7ddbc6b3c26af7fce8a8035fb639017f85ab13a10403c4b3798a1d7ae2e",
 }
 
 
