@@ -20,7 +20,6 @@ from miniverl.bench.corpus_workload import PREFIX, accepted
 from miniverl.bench.exits import Exit
 from miniverl.bench.progress import bars
 
-
 _HEADINGS = ("case", "estimator", "loss", "updates", "a step", "peak", "after a kill")
 
 

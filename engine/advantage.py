@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import Advantage
 from miniverl.engine.group_advantage import (
     centred,
     gpg,
@@ -23,7 +24,6 @@ from miniverl.engine.group_advantage import (
     rloo_vectorized,
 )
 from miniverl.engine.problem import Problem, Refused
-from miniverl.engine.recipe import Advantage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import ImportanceWeights, Rejection, RolloutCorrection
 from miniverl.engine.problem import Problem, Refused
-from miniverl.engine.recipe import ImportanceWeights, Rejection, RolloutCorrection
 
 _LARGEST_LOG_RATIO = 20.0
 _SMALL = 1e-8

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from miniverl.engine.algorithm import GroupFilter
 from miniverl.engine.order import Cursor, take
 from miniverl.engine.problem import Problem, Refused, WrongCall
-from miniverl.engine.recipe import Data, GroupFilter
+from miniverl.engine.recipe import Data
 from miniverl.engine.sample import Response
 from miniverl.engine.trajectory import Prompt, Trajectory
 

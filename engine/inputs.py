@@ -11,7 +11,7 @@ from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.reward import Reward, scorer
-from miniverl.engine.reward_function import RewardFunction
+from miniverl.engine.reward_function import UserFunction
 from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.rows import read_rows
 from miniverl.engine.teachers import check_teachers, routes
@@ -133,12 +133,12 @@ def _reward_model(
     return RewardModel(recipe.reward.model, inputs.reward_model, eos_token=tokenizer.eos_token)
 
 
-def _reward_function(recipe: Recipe, inputs: Inputs) -> RewardFunction | None:
+def _reward_function(recipe: Recipe, inputs: Inputs) -> UserFunction | None:
     if recipe.reward.function is None:
         return None
     if inputs.reward_function is None:
         raise WrongCall([_NO_REWARD_FUNCTION])
-    return RewardFunction(recipe.reward.function, inputs.reward_function, recipe.reward.arguments)
+    return UserFunction(recipe.reward.function, inputs.reward_function, recipe.reward.arguments)
 
 
 def _require_weights(folder: Path, sha256: str) -> None:

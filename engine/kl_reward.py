@@ -6,8 +6,8 @@ Axes: N trajectories of the whole step, R response positions.
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import KlReward
 from miniverl.engine.loss import kl_estimate
-from miniverl.engine.recipe import KlReward
 
 _LARGEST_ERROR = 0.2
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from miniverl.engine.recipe import AggregationMode, KlEstimator
+from miniverl.engine.algorithm import AggregationMode, KlEstimator
 
 _LARGEST_LOG_RATIO = 20.0  # exp(20) is still far from the largest float32
 _LARGEST_K3 = 10.0

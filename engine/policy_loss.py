@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.covariance import select_clip_cov, select_kl_cov
 from miniverl.engine.loss import log_ratio
-from miniverl.engine.recipe import Aggregation
 
 _LARGEST_SEQUENCE_LOG_RATIO = 10.0
 

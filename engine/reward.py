@@ -15,8 +15,8 @@ from numbers import Real
 from typing import Any, Protocol
 
 from miniverl.engine import reward_math
+from miniverl.engine.algorithm import OverlongPenalty
 from miniverl.engine.problem import Problem, Refused, WrongCall
-from miniverl.engine.recipe import OverlongPenalty
 from miniverl.engine.trajectory import Prompt
 
 # What a scorer gives: the score, or a mapping with it under "score".

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import RewardFunction
 from miniverl.engine.problem import Problem, Refused, WrongCall
 from miniverl.engine.reward import Answer, Result
 from miniverl.engine.trajectory import Prompt
@@ -24,12 +24,10 @@ from miniverl.engine.trajectory import Prompt
 _NUM_TURNS = 2  # what upstream says of one question and one answer
 
 
-class RewardFunction:
+class UserFunction:
     """Runs the file once, and its function for each response."""
 
-    def __init__(
-        self, wanted: recipes.RewardFunction, path: Path, arguments: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, wanted: RewardFunction, path: Path, arguments: Mapping[str, Any]) -> None:
         """Raises WrongCall for a file without these bytes or such a function, Refused where running it fails."""
         self._arguments = arguments
         self._function = _function(wanted, path)
@@ -52,7 +50,7 @@ class RewardFunction:
         return result
 
 
-def _function(wanted: recipes.RewardFunction, path: Path) -> Callable[..., Any]:
+def _function(wanted: RewardFunction, path: Path) -> Callable[..., Any]:
     try:
         source = path.read_bytes()
     except OSError as error:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.experience import Experience
 from miniverl.engine.loss import aggregate
-from miniverl.engine.recipe import Aggregation, Optimizer, Update
+from miniverl.engine.recipe import Optimizer, Update
 from miniverl.engine.score import bins
 
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from miniverl.compiler.rule import Class, Context, Rule, Verdict, reject, set_in_vain
 from miniverl.compiler.rules.limits import is_number, truth
 from miniverl.compiler.rules.switches import bypasses_scoring
-from miniverl.engine.recipe import RejectionStatistic
+from miniverl.engine.algorithm import RejectionStatistic
 
 _CORRECTION = "algorithm.rollout_correction"
 _WEIGHTS = "rollout_correction.importance_weights"

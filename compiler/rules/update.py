@@ -16,7 +16,7 @@ from miniverl.compiler.rule import (
     set_in_vain,
 )
 from miniverl.compiler.rules.limits import is_whole, one_of, seed, truth, whole
-from miniverl.engine.recipe import AggregationMode
+from miniverl.engine.algorithm import AggregationMode
 
 FLOAT32_NAMES = ("fp32", "float32", "32", 32)  # verl/utils/torch_dtypes.py:21
 _HALF_NAMES = ("bf16", "bfloat16", "fp16", "float16", "16", 16)

@@ -4,8 +4,8 @@ from typing import get_args
 
 import pytest
 
+from miniverl.engine.algorithm import Estimator
 from miniverl.engine.bounds import ESTIMATOR_ARGUMENTS
-from miniverl.engine.recipe import Estimator
 
 CORRECTION = "algorithm.rollout_correction"
 WEIGHTS = "rollout_correction.importance_weights"

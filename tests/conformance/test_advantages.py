@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.advantage import ADVANTAGES, Outcomes
+from miniverl.engine.algorithm import AdaptiveKl, Advantage, KlReward
 from miniverl.engine.kl_reward import kl_rewards, next_coefficient
 from miniverl.engine.problem import Refused
-from miniverl.engine.recipe import AdaptiveKl, Advantage, KlReward
 
 CORE = "verl/trainer/ppo/core_algos.py"
 UPSTREAM = {

@@ -8,13 +8,13 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from miniverl.engine.correction import Correction, correct
-from miniverl.engine.recipe import (
+from miniverl.engine.algorithm import (
     ImportanceWeights,
     Rejection,
     RejectionStatistic,
     RolloutCorrection,
 )
+from miniverl.engine.correction import Correction, correct
 
 HELPER = "verl/trainer/ppo/rollout_corr_helper.py"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

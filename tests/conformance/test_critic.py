@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import AggregationMode
 from miniverl.engine.critic_update import clip_fraction, value_loss
 from miniverl.engine.loss import aggregate
-from miniverl.engine.recipe import AggregationMode
 
 UPSTREAM = "verl/trainer/ppo/core_algos.py:2124"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -15,18 +15,12 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from miniverl.engine.advantage import ADVANTAGES, Outcomes
+from miniverl.engine.algorithm import Advantage, Aggregation
 from miniverl.engine.critic import load_critic
 from miniverl.engine.critic_update import critic_objective
 from miniverl.engine.experience import Experience, padded
 from miniverl.engine.models import Model
-from miniverl.engine.recipe import (
-    Advantage,
-    Aggregation,
-    Critic,
-    LearningRateSchedule,
-    Optimizer,
-    Update,
-)
+from miniverl.engine.recipe import Critic, LearningRateSchedule, Optimizer, Update
 from miniverl.engine.schedule import factor
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, adamw, update

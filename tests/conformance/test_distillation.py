@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.distillation import Compared, per_token_loss
 from miniverl.engine.policy_loss import vanilla
-from miniverl.engine.recipe import Aggregation, Distillation
+from miniverl.engine.recipe import Distillation
 from miniverl.engine.update import Normalisers
 
 UPSTREAM = {

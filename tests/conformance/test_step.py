@@ -17,19 +17,12 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import Aggregation, KlLoss, PolicyLoss
 from miniverl.engine.experience import Experience
 from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.policy_update import policy_objectives
-from miniverl.engine.recipe import (
-    Aggregation,
-    KlLoss,
-    LearningRateSchedule,
-    Optimizer,
-    PolicyLoss,
-    Recipe,
-    Update,
-)
+from miniverl.engine.recipe import LearningRateSchedule, Optimizer, Recipe, Update
 from miniverl.engine.schedule import factor
 from miniverl.engine.score import response_scores
 from miniverl.engine.trajectory import Trajectory

@@ -6,14 +6,14 @@ from typing import get_args, get_type_hints
 import pytest
 
 from miniverl.engine.advantage import ADVANTAGES
-from miniverl.engine.policy_loss import POLICY_LOSSES
-from miniverl.engine.recipe import (
+from miniverl.engine.algorithm import (
     AggregationMode,
-    Distillation,
     ImportanceWeights,
     KlEstimator,
     RejectionStatistic,
 )
+from miniverl.engine.policy_loss import POLICY_LOSSES
+from miniverl.engine.recipe import Distillation
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 NAMED = {

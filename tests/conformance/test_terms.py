@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import AggregationMode, KlEstimator
 from miniverl.engine.loss import aggregate, kl_estimate
-from miniverl.engine.recipe import AggregationMode, KlEstimator
 
 CORE = "verl/trainer/ppo/core_algos.py"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

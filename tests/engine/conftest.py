@@ -14,9 +14,10 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.digest import rows_sha256, weights_sha256
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.recipe import Aggregation, Critic, Recipe
+from miniverl.engine.recipe import Critic, Recipe
 from miniverl.engine.rows import read_rows
 
 SPECIAL = ("?", "<|user|>", "<|assistant|>", "<|end|>")

@@ -15,9 +15,9 @@ from miniverl.engine.advantage import (
     reinforce_plus_plus_baseline,
     whitened,
 )
+from miniverl.engine.algorithm import Advantage, Estimator
 from miniverl.engine.bounds import ESTIMATOR_ARGUMENTS
 from miniverl.engine.problem import Refused
-from miniverl.engine.recipe import Advantage, Estimator
 
 
 def double(rows: list[list[float]]) -> Tensor:

@@ -7,14 +7,14 @@ from typing import get_args
 import pytest
 import torch
 
-from miniverl.engine.correction import Correction, correct
-from miniverl.engine.problem import Refused
-from miniverl.engine.recipe import (
+from miniverl.engine.algorithm import (
     ImportanceWeights,
     Rejection,
     RejectionStatistic,
     RolloutCorrection,
 )
+from miniverl.engine.correction import Correction, correct
+from miniverl.engine.problem import Refused
 
 # policy over sampler; the last column of the first row is an observation, the last row is empty
 RATIOS = [[2.0, 0.5, 100.0], [3.0, 1.0, 1.0], [7.0, 7.0, 7.0]]

@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForTokenClassification
 
 from miniverl.engine import loop, models
+from miniverl.engine.algorithm import Advantage
 from miniverl.engine.critic import check_critic, load_critic
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.events import Event, ModelLoaded, PhaseFinished
 from miniverl.engine.export import export_critic
 from miniverl.engine.inputs import Inputs
 from miniverl.engine.problem import WrongCall
-from miniverl.engine.recipe import Advantage, Critic, Recipe
+from miniverl.engine.recipe import Critic, Recipe
 
 TOKENS = torch.tensor([[1, 14, 5, 2, 7]])
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import Aggregation, AggregationMode
 from miniverl.engine.critic import load_critic
 from miniverl.engine.critic_update import critic_objective, value_loss, value_metrics
 from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model
-from miniverl.engine.recipe import Aggregation, AggregationMode, Critic
+from miniverl.engine.recipe import Critic
 from miniverl.engine.score import bins
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Normalisers

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.distillation import Compared, divergences, forward_kl_topk, per_token_loss
 from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.policy_update import policy_objectives
 from miniverl.engine.problem import WrongCall
-from miniverl.engine.recipe import Aggregation, Distillation, Recipe, Teacher
+from miniverl.engine.recipe import Distillation, Recipe, Teacher
 from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, update

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 import torch
 
+from miniverl.engine.algorithm import GroupFilter
 from miniverl.engine.decoder import Decoder
 from miniverl.engine.gather import Gathered, Judged, filter_metrics, gather
 from miniverl.engine.models import Model
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Refused, WrongCall
-from miniverl.engine.recipe import Data, GroupFilter
+from miniverl.engine.recipe import Data
 from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.trajectory import Prompt, Trajectory
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from miniverl.engine.algorithm import AdaptiveKl, KlReward
 from miniverl.engine.kl_reward import kl_rewards, next_coefficient
-from miniverl.engine.recipe import AdaptiveKl, KlReward
 
 FIXED = KlReward(estimator="k1", coefficient=0.5, adaptive=None)
 ADAPTIVE = KlReward(estimator="k1", coefficient=0.5, adaptive=AdaptiveKl(target=2.0, horizon=100))

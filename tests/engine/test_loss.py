@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miniverl.engine import loss
+from miniverl.engine.algorithm import AggregationMode, KlEstimator
 from miniverl.engine.policy_loss import vanilla
 from miniverl.engine.policy_metrics import policy_metrics
-from miniverl.engine.recipe import AggregationMode, KlEstimator
 
 UPSTREAM = json.loads((Path(__file__).parents[1] / "data" / "upstream_v0.9.0.json").read_text())
 MODES = get_args(AggregationMode)

@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from miniverl.engine.algorithm import Aggregation, AggregationMode, KlLoss, PolicyLoss
 from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model
 from miniverl.engine.policy_loss import POLICY_LOSSES
 from miniverl.engine.policy_update import policy_objectives
-from miniverl.engine.recipe import Aggregation, AggregationMode, KlLoss, PolicyLoss, Recipe
+from miniverl.engine.recipe import Recipe
 from miniverl.engine.score import bins, score
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Normalisers

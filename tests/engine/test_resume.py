@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from miniverl.engine import loop
 from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import Advantage, GroupFilter
 from miniverl.engine.events import (
     CheckpointSaved,
     Event,
@@ -33,7 +34,7 @@ from miniverl.engine.events import (
 )
 from miniverl.engine.loop import Inputs
 from miniverl.engine.problem import CannotHere, Refused, WrongCall
-from miniverl.engine.recipe import Advantage, Critic, GroupFilter, Recipe
+from miniverl.engine.recipe import Critic, Recipe
 
 LOGS = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
 COMPARED = (*LOGS, "adapter", "critic", "checkpoints")

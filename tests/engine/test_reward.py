@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from miniverl.engine.algorithm import OverlongPenalty
 from miniverl.engine.problem import Refused, WrongCall
-from miniverl.engine.recipe import OverlongPenalty
 from miniverl.engine.reward import (
     RULES_BY_SOURCE,
     SCORERS,

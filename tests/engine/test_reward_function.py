@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import RewardFunction
 from miniverl.engine.problem import Refused, WrongCall
 from miniverl.engine.reward import Answer, judge
-from miniverl.engine.reward_function import RewardFunction
+from miniverl.engine.reward_function import UserFunction
 from miniverl.engine.trajectory import Prompt
 
 ANSWER = Answer(text="four", raw_text="four<|end|>", num_tokens=5)
@@ -27,11 +27,11 @@ PROMPT = Prompt(
 def written(tmp_path: Path):
     """A function of that body, trusted and loaded."""
 
-    def write(body: str, name: str = "compute_score", **arguments: object) -> RewardFunction:
+    def write(body: str, name: str = "compute_score", **arguments: object) -> UserFunction:
         path = tmp_path / "mine.py"
         path.write_text(body)
         sha256 = hashlib.sha256(body.encode()).hexdigest()
-        return RewardFunction(recipes.RewardFunction(sha256=sha256, name=name), path, arguments)
+        return UserFunction(RewardFunction(sha256=sha256, name=name), path, arguments)
 
     return write
 
@@ -109,10 +109,10 @@ def test_bytes_that_are_not_trusted_never_run(tmp_path):
     path.write_text(f"open({str(ran)!r}, 'w')\n")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(WrongCall, match=found):
-        RewardFunction(recipes.RewardFunction(sha256="0" * 64, name="compute_score"), path, {})
+        UserFunction(RewardFunction(sha256="0" * 64, name="compute_score"), path, {})
     assert not ran.exists()
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(WrongCall, match="cannot be read"):
-        RewardFunction(recipes.RewardFunction(sha256="0" * 64, name="f"), tmp_path / "no.py", {})
+        UserFunction(RewardFunction(sha256="0" * 64, name="f"), tmp_path / "no.py", {})

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from miniverl.engine import loop
+from miniverl.engine.algorithm import GroupFilter, OverlongPenalty, RewardFunction
 from miniverl.engine.inputs import Inputs
 from miniverl.engine.problem import Refused, WrongCall
-from miniverl.engine.recipe import GroupFilter, OverlongPenalty, Recipe, RewardFunction
+from miniverl.engine.recipe import Recipe
 
 LETTERS = """
 def compute_score(data_source, solution_str, ground_truth, extra_info, letter):

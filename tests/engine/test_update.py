@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from miniverl.engine.algorithm import Aggregation, KlLoss
 from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.policy_update import policy_objectives
-from miniverl.engine.recipe import Aggregation, KlLoss, Recipe
+from miniverl.engine.recipe import Recipe
 from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, adamw, mini_batch_indices, update

@@ -17,7 +17,16 @@ HEAVY = {"torch", "transformers", "peft", "bitsandbytes", "pyarrow", "numpy", "d
 # What of the engine the compiler and the bench may know: torch-free, and small.
 OPEN = {
     f"miniverl.engine.{name}"
-    for name in ("digest", "events", "footprint", "problem", "recipe", "strict", "typed")
+    for name in (
+        "algorithm",
+        "digest",
+        "events",
+        "footprint",
+        "problem",
+        "recipe",
+        "strict",
+        "typed",
+    )
 }
 
 

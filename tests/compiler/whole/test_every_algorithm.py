@@ -13,6 +13,7 @@ from miniverl.compiler.judge import context_of, judge
 from miniverl.compiler.lower import seen_by_rules, written
 from miniverl.compiler.rule import REJECTING, Class
 from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import Estimator, PolicyLossName
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
@@ -68,10 +69,10 @@ CASES: dict[str, dict[str, Any]] = {
     "a critic that nothing reads": {"critic.enable": True, "critic.model.path": "Qwen/Qwen3-8B"},
     **{
         f"estimator {name}": {"algorithm.adv_estimator": name}
-        for name in get_args(recipes.Estimator)
+        for name in get_args(Estimator)
         if name != "gae"
     },
-    **{f"loss {name}": {f"{LOSS}.loss_mode": name} for name in get_args(recipes.PolicyLossName)},
+    **{f"loss {name}": {f"{LOSS}.loss_mode": name} for name in get_args(PolicyLossName)},
     "loss dro": {f"{LOSS}.loss_mode": "dro", f"{LOSS}.dro_beta": 0.5},
     "one clip for both sides": {f"{ACTOR}.clip_ratio_low": None, f"{ACTOR}.clip_ratio_high": None},
     "kl in the reward": {**KL, "algorithm.adv_estimator": "rloo"},

@@ -14,6 +14,7 @@ from miniverl.compiler.lower import (
 )
 from miniverl.compiler.source import numbered
 from miniverl.engine import recipe as recipes
+from miniverl.engine.algorithm import Advantage, KlLoss
 from miniverl.engine.problem import Refused, WrongCall
 
 OPTIM = "actor_rollout_ref.actor.optim"
@@ -42,10 +43,10 @@ def test_bound_the_official_launch_becomes_a_recipe(compiled):
     assert recipe.policy.weights_sha256 == "a" * 64
     assert recipe.policy.lora is None
     assert recipe.rollout.samples_per_prompt == 5
-    assert recipe.advantage == recipes.Advantage(
+    assert recipe.advantage == Advantage(
         estimator="grpo", divides_by_std=True, gamma=None, gae_lambda=None
     )
-    assert recipe.kl_loss == recipes.KlLoss(estimator="k3", coefficient=0.001)
+    assert recipe.kl_loss == KlLoss(estimator="k3", coefficient=0.001)
     assert recipe.optimizer.learning_rate == 1e-6
     assert recipe.update.prompts_per_mini_batch == 256
     assert recipe.validation is not None
