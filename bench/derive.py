@@ -51,7 +51,7 @@ def derived(record: Json) -> dict[str, Any]:
     values = [launch_values(launch, prompts_per_step) for launch in record["launches"]]
     return {
         "recipe": _recipe(record),
-        "models": {"policy": _policy(record)},
+        "models": _models(record),
         "measurements": _measurements(record, values),
         "artifacts": _artifacts(record["artifacts"]["files"]),
         "resource_contract": _resource_contract(record, values),
@@ -101,22 +101,38 @@ def _times(count: Any, factor: int) -> Any:
     return count * factor if is_number(count) else count
 
 
-def _policy(record: Json) -> dict[str, Any]:
+def _models(record: Json) -> dict[str, Any]:
+    """Of every role that the recipe has: the policy, and whom it learns from or with."""
     compiled = record["recipe"]["compiled"]
+    parts = {"policy": compiled["policy"], "critic": compiled.get("critic")}
+    parts["reward_model"] = compiled["reward"].get("model")
+    for teacher in (compiled.get("distillation") or {}).get("teachers", ()):
+        parts["teacher" if teacher["key"] is None else f"teacher.{teacher['key']}"] = teacher
+    rollout_dtype = {"policy": {"rollout_dtype": compiled["rollout"]["dtype"]}}
+    return {
+        role: _model(role, part, record) | rollout_dtype.get(role, {})
+        for role, part in parts.items()
+        if part is not None and role in record["models"]
+    }
+
+
+def _model(role: str, part: Json, record: Json) -> dict[str, Any]:
+    """A model that is only asked has one type, and nothing that is trained."""
     loads = [
         load
         for launch in record["launches"]
         for load in launch["model_loads"]
-        if load["role"] == "policy"
+        if load["role"] == role
     ]
+    if "dtype" in part:
+        kind = {"parameter_dtype": part["dtype"], "compute_dtype": part["dtype"]}
+    else:
+        kind = {name: part[name] for name in ("parameter_dtype", "compute_dtype", "lora")}
     return {
-        "weights_sha256": compiled["policy"]["weights_sha256"],
+        "weights_sha256": part["weights_sha256"],
         "parameters": loads[0]["parameters"] if loads else NOT_MEASURED,
         "trainable_parameters": loads[0]["trainable_parameters"] if loads else NOT_MEASURED,
-        "parameter_dtype": compiled["policy"]["parameter_dtype"],
-        "compute_dtype": compiled["policy"]["compute_dtype"],
-        "rollout_dtype": compiled["rollout"]["dtype"],
-        "lora": compiled["policy"]["lora"],
+        **kind,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from miniverl.bench import record as records
+from miniverl.bench.derive import derived
 from miniverl.bench.validate import load, validate
 from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Refused, WrongCall
@@ -346,6 +347,21 @@ def test_a_number_that_cannot_be_computed_with_is_named(record: Record) -> None:
 def test_a_policy_without_its_parameters_is_named(record: Record) -> None:
     del record["models"]["policy"]["parameters"]
     assert "/models/policy/parameters" in fields(record)
+
+
+def test_a_model_beside_the_policy_is_told_by_the_recipe_and_the_launches(record: Record) -> None:
+    model = {"weights_sha256": "4" * 64, "dtype": "bfloat16"}
+    record["recipe"]["compiled"]["reward"]["model"] = model
+    record["models"]["reward_model"] = {"pin": "a-pin"}
+    load = {"role": "reward_model", "parameters": 42, "trainable_parameters": 0}
+    record["launches"][0]["model_loads"].append(load)
+    assert derived(record)["models"]["reward_model"] == {
+        "weights_sha256": "4" * 64,
+        "parameters": 42,
+        "trainable_parameters": 0,
+        "parameter_dtype": "bfloat16",
+        "compute_dtype": "bfloat16",
+    }
 
 
 def test_a_missing_file_is_a_wrong_call(tmp_path: Path) -> None:
