@@ -41,7 +41,8 @@ class Live:
 
 
 def _sorted(event: Mapping[str, Any]) -> list[tuple[str, float]]:
-    return sorted(event["metrics"].items())
+    """The numbers of a validation, but for those that engine/validation.py calls second to look at."""
+    return sorted(each for each in event["metrics"].items() if not each[0].startswith("aux/"))
 
 
 def _step_line(

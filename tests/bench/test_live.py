@@ -76,11 +76,14 @@ def test_loads_resumes_validations_and_warnings_are_told() -> None:
     assert lines(
         resumed,
         loaded,
-        ValidationFinished(step=4, metrics={"reward_mean": 0.5}),
+        ValidationFinished(
+            step=4,
+            metrics={"aux/a/reward/std@2": 0.1, "core/a/acc/mean@2": 0.25, "reward_mean": 0.5},
+        ),
         Warned(code="log_cut_back", message="7 bytes were moved"),
     ) == [
         "  resumed after step 4",
         "  policy: 1,000 parameters, 10 trained, 1.5 s to load",
-        "  validation at step 4: reward_mean 0.5",
+        "  validation at step 4: core/a/acc/mean@2 0.25  reward_mean 0.5",
         "  warning: 7 bytes were moved",
     ]
