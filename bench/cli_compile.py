@@ -10,6 +10,12 @@ from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import Problem, WrongCall
 
+_REWARD_FUNCTION = click.option(
+    "--reward-function", metavar="FILE:NAME", help="A Python function that scores responses."
+)
+_TRUST = click.option(
+    "--trust-reward-code", metavar="SHA256", help="The digest of that file, which lets it run."
+)
 _PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; see the docs.")
 
 
@@ -19,6 +25,8 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Rules to compile by; 
 @click.option("--config-name", metavar="NAME", help="The config in it, as Hydra's own option.")
 @_PROFILE
 @click.option("--bind", multiple=True, metavar="NAME=VALUE", help="Bind an input; may be repeated.")
+@_REWARD_FUNCTION
+@_TRUST
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that a script reads.")
 @click.option("--arg", multiple=True, metavar="VALUE", help="An argument of a script; in order.")
 @click.option("--launch", type=int, metavar="N", help="Which launch of a script; counted from 1.")
@@ -36,6 +44,8 @@ def compile_(
     config_name: str | None,
     profile: str | None,
     bind: tuple[str, ...],
+    reward_function: str | None,
+    trust_reward_code: str | None,
     env: tuple[str, ...],
     arg: tuple[str, ...],
     launch: int | None,
@@ -52,13 +62,14 @@ def compile_(
     --config-name there is no SOURCE. A script is read and never run: --env and --arg give what it would get from
     outside. --gpu counts memory from the config.json of each bound model, or of --model-config.
     Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME, and
-    critic=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER where the launch has them.
+    critic=FOLDER, reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER where the launch has them.
     """
     from miniverl.bench import capacity, compiled_view
     from miniverl.bench.progress import bars
     from miniverl.compiler import scripts
     from miniverl.compiler.lower import compile_launch, compile_script, compile_tree
 
+    bind += _named(reward_function=reward_function, trust_reward_code=trust_reward_code)
     _require_two_files(output, report)
     source, overrides = _source(words, config_path, config_name)
     kind, _, name = source.partition(":")
@@ -131,6 +142,8 @@ def explain(field: str, profile: str | None, as_json: bool) -> Exit:
 @click.option(
     "--bind", multiple=True, metavar="NAME=PATH", help="Another input: critic, teacher, ..."
 )
+@_REWARD_FUNCTION
+@_TRUST
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Unset: a card if there is one.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.")
@@ -143,6 +156,8 @@ def run(
     train: Path | None,
     validation: Path | None,
     bind: tuple[str, ...],
+    reward_function: str | None,
+    trust_reward_code: str | None,
     resume: bool,
     device: str | None,
     threads: int | None,
@@ -155,6 +170,8 @@ def run(
         out,
         bindings=bindings,
         given=_inputs({"model": model, "train": train, "validation": validation}, bind),
+        reward_function=reward_function,
+        trusted=trust_reward_code,
         resume=resume,
         device=device,
         threads=threads,
@@ -163,6 +180,11 @@ def run(
     if ended.exit is not Exit.DONE:
         say(f"{ended.sentence} The run folder is {os.path.relpath(out)}.")
     return ended.exit
+
+
+def _named(**options: str | None) -> tuple[str, ...]:
+    """Bindings that have options of their own."""
+    return tuple(f"{name}={value}" for name, value in options.items() if value is not None)
 
 
 def _configs(texts: tuple[str, ...]) -> dict[str, Path]:

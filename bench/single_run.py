@@ -10,6 +10,7 @@ from miniverl.bench import failure, gpu, runner, sampling
 from miniverl.bench.exits import Exit
 from miniverl.bench.live import Live
 from miniverl.bench.runner import Limits, Outcome
+from miniverl.compiler import bound_reward
 from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import Problem, Refused, WrongCall
@@ -39,6 +40,8 @@ def run(
     *,
     bindings: Path | None,
     given: Mapping[str, Path],
+    reward_function: str | None,
+    trusted: str | None,
     resume: bool,
     device: str | None,
     threads: int | None,
@@ -46,10 +49,13 @@ def run(
 ) -> Ended:
     """Run the recipe in the folder `out`. `given` are paths that stand in for those of the bindings.
 
+    A recipe with a reward function runs where `trusted` is its digest; `reward_function` is FILE:NAME.
     Raises WrongCall with all that is wrong in the call, CannotHere where the device is not there, and what the
     engine raised. A folder that holds another run, or one that goes on, is left as it is.
     """
     recipe = _recipe(recipe_path)
+    _require_trusted(recipe, trusted)
+    given = {**given, **_function_file(recipe, reward_function)}
     paths = _paths(recipe, recipe_path, bindings, given)
     if resume:
         _require_same(recipe, out)
@@ -73,6 +79,33 @@ def run(
             listen=Live(write),
         )
     return _ended(seen.outcome)
+
+
+def _require_trusted(recipe: Recipe, trusted: str | None) -> None:
+    """Whoever wrote the recipe does not decide what code runs here."""
+    function = recipe.reward.function
+    if trusted == (None if function is None else function.sha256):
+        return
+    option = "--trust-reward-code"
+    if function is None:
+        reason, fix = "the recipe runs no reward function", f"Leave out {option}"
+    else:
+        stated = "nothing says that it may run" if trusted is None else "another digest is trusted"
+        reason = f"{function.name} is in a file with the digest {function.sha256}, and {stated}"
+        fix = f"Read the file; if it may run, give {option} {function.sha256}"
+    raise WrongCall([_problem(option, trusted, reason, fix)])
+
+
+def _function_file(recipe: Recipe, text: str | None) -> dict[str, Path]:
+    """The file of FILE:NAME, by the recipe's name for it."""
+    if text is None:
+        return {}
+    bound, wanted = bound_reward.function(text, "command line"), recipe.reward.function
+    if wanted is not None and bound.name != wanted.name:
+        fix = f"Give {bound.path}:{wanted.name}, or compile the launch again"
+        reason = f"the recipe was compiled for the function {wanted.name}"
+        raise WrongCall([_problem("--reward-function", text, reason, fix)])
+    return {"reward_function": bound.path}
 
 
 def _ended(outcome: Outcome) -> Ended:

@@ -8,16 +8,17 @@ the report. Defaults of bindings stand here and nowhere else.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from miniverl.compiler import bound_reward
+from miniverl.compiler.bound_reward import SCORERS, RewardFunction
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.digest import rows_sha256, weights_sha256
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 from miniverl.engine.recipe import Dtype
 
-_PLAIN_SCORE = {"acc": "reward"}  # upstream's name of a score that is a number, and a recipe's
-REWARDS = ("last_number",)
 DTYPES: tuple[str, ...] = get_args(Dtype)
 _TEACHERS = "distillation.teacher_models."
 _MEDIA = ("vision_config", "audio_config")  # what a model that sees or hears has in its config.json
@@ -54,6 +55,8 @@ class Bindings:
     validation: Rows | None
     without_validation: bool
     reward: str | None
+    reward_arguments: Mapping[str, Any]
+    reward_function: RewardFunction | None
     critic: Model | None
     reward_model: Model | None
     teachers: Mapping[str | None, Model]  # by the key of their prompts; None takes every prompt
@@ -70,6 +73,7 @@ class Bindings:
             "validation": self.validation,
             "critic": self.critic,
             "reward_model": self.reward_model,
+            "reward_function": self.reward_function,
             **{teacher_name(key): model for key, model in self.teachers.items()},
         }
         return {name: value for name, value in named.items() if value is not None}
@@ -84,13 +88,18 @@ class Bindings:
             "validation": self.validation.sha256 if self.validation else None,
             "without_validation": self.without_validation,
             "reward": self.reward,
-            "reward_arguments": {},
-            "reward_metrics": None if self.reward is None else _PLAIN_SCORE,
+            "reward_arguments": {**self.reward_arguments},
+            "reward_metrics": None if self.reward is None else SCORERS[self.reward].metrics,
+            "reward_function": self._function_for_rules(),
             "critic": self.critic.sha256 if self.critic else None,
             "reward_model": self.reward_model.sha256 if self.reward_model else None,
             "teachers": {key: model.sha256 for key, model in self.teachers.items()},
             "compute_dtype": self.compute_dtype,
         }
+
+    def _function_for_rules(self) -> dict[str, str] | None:
+        function = self.reward_function
+        return None if function is None else {"sha256": function.sha256, "name": function.name}
 
 
 def teacher_name(key: str | None) -> str:
@@ -101,8 +110,9 @@ def teacher_name(key: str | None) -> str:
 def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
     """The bindings in `name=value` texts; raises WrongCall with every mistake in them.
 
-    Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME, compute_dtype=NAME,
-    critic=FOLDER, reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
+    Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME and reward.ARGUMENT=JSON,
+    or reward_function=FILE:NAME and trust_reward_code=SHA256, compute_dtype=NAME, critic=FOLDER,
+    reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
     """
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -129,6 +139,9 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
                 values[name] = read(value, origin)
             except WrongCall as wrong:
                 problems.extend(wrong.problems)
+    arguments = {key: value for key, value in _keyed("reward", values).items() if key}
+    if not problems:
+        problems = _reward_problems(values, arguments, origins)
     if problems:
         raise WrongCall(problems)
     return Bindings(
@@ -137,16 +150,32 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
         validation=values.get("validation"),
         without_validation="validation" in values and values["validation"] is None,
         reward=values.get("reward"),
+        reward_arguments=arguments,
+        reward_function=values.get("reward_function"),
         critic=values.get("critic"),
         reward_model=values.get("reward_model"),
-        teachers={
-            name.partition(".")[2] or None: model
-            for name, model in values.items()
-            if name.partition(".")[0] == "teacher"
-        },
+        teachers={key or None: model for key, model in _keyed("teacher", values).items()},
         compute_dtype=values.get("compute_dtype", UPSTREAM_COMPUTE_DTYPE),
         origins=origins,
     )
+
+
+def _keyed(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is bound under `kind` and `kind.KEY`, by the key, which may be empty."""
+    parts = {name: name.partition(".") for name in values}
+    return {parts[name][2]: value for name, value in values.items() if parts[name][0] == kind}
+
+
+def _reward_problems(
+    values: Mapping[str, Any], arguments: Mapping[str, Any], origins: Mapping[str, str]
+) -> list[Problem]:
+    """What is wrong between the bindings of the reward."""
+    name, function = values.get("reward"), values.get("reward_function")
+    return [
+        *bound_reward.argument_problems(name, arguments, origins),
+        *bound_reward.trust_problems(function, values.get("trust_reward_code"), origins),
+        *bound_reward.both_problems(name, function),
+    ]
 
 
 def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -164,10 +193,17 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
         )
     if bindings.without_validation:
         rows["validation"] = ("data.val_files", None)
-    if bindings.reward:
-        block = "miniverl.reward.provider"
+    block = "miniverl.reward.provider"
+    if bindings.reward and bindings.reward != leaves.get(block):
         field = block if leaves.get(block) else "reward.custom_reward_function.path"
-        rows["reward"] = (field, bindings.reward)
+        arguments = {"arguments": bindings.reward_arguments, "scorer": bindings.reward}
+        rows["reward"] = (field, arguments if bindings.reward_arguments else bindings.reward)
+    if bindings.reward_function:
+        function = {
+            "name": bindings.reward_function.name,
+            "sha256": bindings.reward_function.sha256,
+        }
+        rows["reward_function"] = ("reward.custom_reward_function.path", function)
     if bindings.critic:
         rows["critic"] = ("critic.model.path", {"sha256": bindings.critic.sha256})
     if bindings.reward_model:
@@ -275,7 +311,9 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
     "model": _model("model"),
     "train": _rows("train"),
     "validation": _validation,
-    "reward": _one_of("reward", REWARDS),
+    "reward": bound_reward.scorer,
+    "reward_function": bound_reward.function,
+    "trust_reward_code": lambda text, origin: text,
     "critic": _model("critic"),
     "reward_model": _model("reward_model"),
     "teacher": _model("teacher"),
@@ -286,6 +324,8 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
 def _reader(name: str) -> Callable[[str, str], Any] | None:
     """What reads the value of a binding; None for a name that nothing is bound under."""
     kind, dot, key = name.partition(".")
+    if dot and kind == "reward" and key:
+        return partial(bound_reward.argument, name)
     if dot:
         return _model(name) if kind == "teacher" and key else None
     return _READERS.get(name)

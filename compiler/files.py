@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from miniverl.compiler.bindings import DTYPES, REWARDS, Bindings
+from miniverl.compiler.bindings import DTYPES, Bindings
+from miniverl.compiler.bound_reward import PROVIDERS
 from miniverl.compiler.faults import placeholder_problems
 from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.leaf import parents
@@ -102,7 +103,7 @@ def bound_by(source: Source, bindings: Bindings) -> Bindings:
     provider, dtype = (
         source.leaves[f"miniverl.{name}"] for name in ("reward.provider", "actor.dtype")
     )
-    if bindings.reward is None and provider in REWARDS:
+    if not (bindings.reward or bindings.reward_function) and provider in PROVIDERS:
         bindings = replace(bindings, reward=provider)
     if "compute_dtype" not in bindings.origins and dtype in DTYPES:
         bindings = replace(bindings, compute_dtype=dtype)

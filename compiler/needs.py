@@ -10,13 +10,15 @@ from miniverl.compiler.rules.switches import (
     has_critic,
     has_reward_model,
     schedule_kind,
+    scored_by_function,
     validates,
 )
 from miniverl.compiler.rules.teachers import teacher_entries
 from miniverl.engine.problem import Problem
 
 _OPTIMIZERS = ("actor_rollout_ref.actor.optim", "critic.optim")
-_ROLES = ("critic", "reward", "reward_model", "teacher")  # which some launches do not have
+# Which some launches do not have.
+_ROLES = ("critic", "reward", "reward_function", "reward_model", "teacher")
 _STEPS = "trainer.total_training_steps"
 
 
@@ -26,7 +28,8 @@ def needed_bindings(context: Context) -> tuple[str, ...]:
     wanted = {
         "model": True,
         "train": True,
-        "reward": not has_reward_model(context),
+        "reward": not has_reward_model(context) and not scored_by_function(context),
+        "reward_function": scored_by_function(context),
         "reward_model": has_reward_model(context),
         "validation": validates(context),
         "critic": has_critic(context) and not critic_shares_weights(context),

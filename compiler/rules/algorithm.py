@@ -21,6 +21,7 @@ from miniverl.compiler.rule import (
 from miniverl.compiler.rules.correction import CORRECTION
 from miniverl.compiler.rules.limits import is_number, number, one_of, truth, whole
 from miniverl.compiler.rules.repeated import behind_switch, keeps_class, off
+from miniverl.compiler.rules.reward import metrics
 from miniverl.compiler.rules.switches import (
     estimator,
     filters_groups,
@@ -28,7 +29,7 @@ from miniverl.compiler.rules.switches import (
     uses_kl_in_reward,
     uses_kl_loss,
 )
-from miniverl.engine.recipe import Estimator
+from miniverl.engine.algorithm import Estimator
 
 _FILTER = "algorithm.filter_groups"
 _CONTROL = "algorithm.kl_ctrl"
@@ -189,7 +190,7 @@ def _filter_switch(field: str, value: Any, context: Context) -> Verdict:
 
 
 def _metric(field: str, value: Any, context: Context) -> Verdict:
-    known = context.bindings["reward_metrics"]
+    known = metrics(context)
     if not isinstance(value, str) or not value:
         return Verdict(
             classification=Class.UNSUPPORTED,

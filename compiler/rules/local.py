@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from miniverl.compiler.bindings import DTYPES, REWARDS
+from miniverl.compiler.bindings import DTYPES
+from miniverl.compiler.bound_reward import PROVIDERS
 from miniverl.compiler.rule import Class, Context, Limit, Rule, Verdict, reject
 from miniverl.compiler.rules.limits import whole
 from miniverl.compiler.rules.published import BACKEND
@@ -163,9 +164,8 @@ RULES: tuple[Rule, ...] = (
         "miniverl.reward.provider",
         "reward.provider",
         None,
-        "exact_answer",
-        *REWARDS,
-        reason="what scores a response; a name that is no scorer here waits for one to be bound",
+        *PROVIDERS,
+        reason="what scores a response, unless another scorer is bound",
         not_run={},
     ),
     Rule(BACKEND, _backend),

@@ -1,31 +1,51 @@
-"""`reward`: what scores a response. A launch names files and models; a scorer is bound by name.
+"""`reward`: what scores a response. A launch names files and models; a scorer or a function is bound.
 
 Sources: verl/trainer/ppo/reward.py:60-175, verl/experimental/reward_loop/reward_loop.py:235-330.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from miniverl.compiler.rule import Class, Context, Rule, Verdict, behind, dead, notes, section
+from miniverl.compiler.rules import overlong, reward_function
 from miniverl.compiler.rules.repeated import keeps_class, off
 from miniverl.compiler.rules.reward_model import REWARD_MODEL, lowered_model
-from miniverl.compiler.rules.switches import has_reward_model
+from miniverl.compiler.rules.switches import (
+    has_reward_model,
+    scored_by_function,
+    takes_reward_function,
+)
 
 _MANAGER = "reward.reward_manager"
-_FUNCTION = "reward.custom_reward_function"
 _SANDBOX = "reward.sandbox_fusion"
 
 _OTHER_MANAGERS = {
-    "dapo": "takes a penalty for long responses off the score",
     "gdpo": "scores by several keys at once",
     "rate_limited": "asks a scoring service",
 }
 
-_PLAIN = {"function": None, "model": None, "overlong_penalty": None}
+
+def metrics(context: Context) -> Mapping[str, str] | None:
+    """What tells the members of a group apart: upstream's names, and a recipe's; None where only the scorer knows."""
+    known: Mapping[str, str] | None = context.bindings["reward_metrics"]
+    if known is None or takes_reward_function(context):
+        return None
+    if not overlong.penalises(context):
+        return known
+    return {
+        name: name for name in (*known, *overlong.told(context))
+    }  # the score without the penalty
 
 
 def _manager(field: str, value: Any, context: Context) -> Verdict:
-    """`remote` is `naive` in other processes; both choose a scorer by a row's data_source."""
-    if value in ("naive", "remote"):
+    """`remote` is `naive` in other processes; all three choose a scorer by a row's data_source."""
+    if value in ("naive", "remote", "dapo"):
+        if missing := overlong.missing(context):
+            return Verdict(
+                classification=Class.UNSUPPORTED,
+                reason="the pin stops: of the penalty for long responses a part is missing",
+                fix=f"Set {', '.join(missing)}",
+            )
         return _scored_by_model(context) if has_reward_model(context) else _scored_by_rule(context)
     if isinstance(value, str) and value in _OTHER_MANAGERS:
         return Verdict(
@@ -41,16 +61,44 @@ def _manager(field: str, value: Any, context: Context) -> Verdict:
 
 
 def _scored_by_rule(context: Context) -> Verdict:
-    scorer = context.bindings["reward"]
-    arguments = context.bindings["reward_arguments"]
+    by = (
+        "the user's function"
+        if takes_reward_function(context)
+        else "the bound scorer stands in for the one that upstream picks by data_source"
+    )
     return Verdict(
         classification=Class.CONFORMANT,
-        reason="scores each response once, at its last token; the bound scorer stands in for the one "
-        "that upstream picks by data_source",
+        reason=f"scores each response once, at its last token; {by}",
         label="reward.scorer",
         target="reward",
-        lowered=None if scorer is None else {**_PLAIN, "scorer": scorer, "arguments": arguments},
+        lowered=_by_function(context) if scored_by_function(context) else _by_name(context),
     )
+
+
+def _by_name(context: Context) -> dict[str, Any] | None:
+    scorer = context.bindings["reward"]
+    if scorer is None:
+        return None
+    return {
+        "scorer": scorer,
+        "arguments": context.bindings["reward_arguments"],
+        "function": None,
+        "model": None,
+        "overlong_penalty": overlong.lowered_penalty(context),
+    }
+
+
+def _by_function(context: Context) -> dict[str, Any] | None:
+    function = context.bindings["reward_function"]
+    if function is None:
+        return None
+    return {
+        "scorer": "function",
+        "arguments": reward_function.lowered_arguments(context),
+        "function": function,
+        "model": None,
+        "overlong_penalty": overlong.lowered_penalty(context),
+    }
 
 
 def _scored_by_model(context: Context) -> Verdict:
@@ -60,16 +108,13 @@ def _scored_by_model(context: Context) -> Verdict:
         label="reward.scorer",
         target="reward",
         lowered={
-            **_PLAIN,
             "scorer": "reward_model",
             "arguments": {},
+            "function": None,
             "model": lowered_model(context),
+            "overlong_penalty": None,
         },
     )
-
-
-def _takes_function(context: Context) -> bool:
-    return bool(context.leaves[f"{_FUNCTION}.path"])
 
 
 def _has_sandbox(context: Context) -> bool:
@@ -83,19 +128,7 @@ RULES: tuple[Rule, ...] = (
         Class.DISTRIBUTED,
         "how many processes score upstream; responses are scored in turn here",
     ),
-    off(
-        f"{_FUNCTION}.path",
-        None,
-        what="a reward function of the user's",
-        because="code named in a launch is never run here",
-        fix=f"Set {_FUNCTION}.path=null, and bind a scorer by name with --bind reward=NAME",
-    ),
-    behind(
-        f"{_FUNCTION}.name",
-        _takes_function,
-        off=f"not read: {_FUNCTION}.path is null",
-        on=f"waits for {_FUNCTION}.path, which is not run here",
-    ),
+    *reward_function.RULES,
     Rule(f"{_MANAGER}.name", _manager),
     off(
         f"{_MANAGER}.source",
@@ -131,18 +164,8 @@ RULES: tuple[Rule, ...] = (
 )
 
 APPENDED: tuple[Rule, ...] = (
-    behind(
-        f"{_FUNCTION}.reward_kwargs.*",
-        _takes_function,
-        off=f"not read: {_FUNCTION}.path is null",
-        on=f"waits for {_FUNCTION}.path, which is not run here",
-    ),
-    behind(
-        "reward.reward_kwargs.*",
-        lambda context: context.leaves[f"{_MANAGER}.name"] == "dapo",
-        off="not read: only the manager dapo has it",
-        on=f"waits for {_MANAGER}.name, which is not run here",
-    ),
+    *reward_function.APPENDED,
+    *overlong.APPENDED,
     *(
         behind(
             f"reward.{name}",

@@ -61,6 +61,17 @@ def has_reward_model(context: Context) -> bool:
     return context.leaves["reward.reward_model.enable"] is True
 
 
+def takes_reward_function(context: Context) -> bool:
+    """Whether the launch names one of its own."""
+    return context.leaves["reward.custom_reward_function.path"] is not None
+
+
+def scored_by_function(context: Context) -> bool:
+    """The launch's own function, or one that is bound in place of upstream's choice by data source."""
+    is_bound = context.bindings["reward_function"] is not None
+    return not has_reward_model(context) and (takes_reward_function(context) or is_bound)
+
+
 def distils(context: Context) -> bool:
     return context.leaves["distillation.enabled"] is True
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from miniverl.bench.cli import main
+from miniverl.bench.disk import file_sha256
 from miniverl.engine import recipe as recipes
 
 EXAMPLE = Path(__file__).parents[1] / "data" / "example_recipe.json"
@@ -103,3 +104,48 @@ def test_a_run_folder_below_a_file_is_a_wrong_call(place: Path, capsys: Capture)
     command = ["run", str(place / "recipe.json"), "--out", str(place / "out" / "deep")]
     assert main([*command, "--device", "cpu"]) == 2
     assert "cannot be written: Not a directory" in capsys.readouterr().err
+
+
+@pytest.fixture
+def function(place: Path) -> Path:
+    """The reward function that the recipe in `place` is about."""
+    path = place / "reward.py"
+    path.write_text("def compute_score(**given):\n    return 1\n")
+    recipe = json.loads(EXAMPLE.read_text("utf-8"))
+    wanted = {"sha256": file_sha256(path), "name": "compute_score"}
+    recipe["reward"] |= {"scorer": "function", "arguments": {}, "function": wanted}
+    (place / "recipe.json").write_text(json.dumps(recipe))
+    return path
+
+
+@pytest.mark.parametrize("trust", [(), ("--trust-reward-code", "0" * 64)])
+def test_a_reward_function_runs_only_where_the_call_states_its_digest(
+    place: Path, capsys: Capture, function: Path, trust: tuple[str, ...]
+) -> None:
+    assert run(place, "--reward-function", f"{function}:compute_score", *trust) == 2
+    said = capsys.readouterr().err
+    assert f"give --trust-reward-code {file_sha256(function)}" in said
+    assert not (place / "out").exists()
+
+
+def test_another_function_than_the_recipes_is_refused(
+    place: Path, capsys: Capture, function: Path
+) -> None:
+    trust = ("--trust-reward-code", file_sha256(function))
+    assert run(place, "--reward-function", f"{function}:other", *trust) == 2
+    assert "was compiled for the function compute_score" in capsys.readouterr().err
+
+
+def test_a_trusted_function_is_the_recipes_input(
+    place: Path, capsys: Capture, function: Path
+) -> None:
+    trust = ("--trust-reward-code", file_sha256(function))
+    assert run(place, *trust) == 2
+    assert "--bind reward_function=PATH" in capsys.readouterr().err
+    assert run(place, "--reward-function", f"{function}:compute_score", *trust) == 2
+    assert "reward_function" not in capsys.readouterr().err  # the model's folder holds nothing
+
+
+def test_trust_in_nothing_is_refused(place: Path, capsys: Capture) -> None:
+    assert run(place, "--trust-reward-code", "0" * 64) == 2
+    assert "the recipe runs no reward function" in capsys.readouterr().err

@@ -45,6 +45,7 @@ BOUND: dict[str, Any] = {
     "reward": "last_number",
     "reward_arguments": {},
     "reward_metrics": {"acc": "reward"},
+    "reward_function": None,
     "critic": None,
     "reward_model": None,
     "teachers": {},

@@ -9,7 +9,8 @@ import pytest
 from pyarrow import parquet
 from safetensors.numpy import save_file
 
-from miniverl.compiler.bindings import DTYPES, REWARDS, lowering_rows, parse
+from miniverl.compiler.bindings import DTYPES, lowering_rows, parse
+from miniverl.compiler.bound_reward import REWARDS
 from miniverl.engine.digest import rows_sha256, weights_sha256
 from miniverl.engine.problem import WrongCall
 from miniverl.engine.reward import SCORERS

@@ -104,11 +104,16 @@ def test_what_is_not_run_here_is_accepted_and_said_and_makes_no_recipe(compile_s
 
 
 def test_what_is_not_bound_is_required_and_never_replaced(compile_subset):
-    result = compile_subset(reward=None)
+    result = compile_subset(reward=None, changes={"miniverl.reward": None})
     assert result.status == "accepted"
     assert result.execution == {"status": "requires_bindings", "missing": ["reward"]}
-    provided = compile_subset(reward=None, changes={"miniverl.reward.provider": "last_number"})
-    assert provided.recipe.reward.scorer == "last_number"
+
+
+@pytest.mark.parametrize("provider", ["exact_answer", "last_number"])
+def test_the_provider_scores_where_nothing_is_bound(compile_subset, provider):
+    stated = compile_subset(reward=None, changes={"miniverl.reward.provider": provider})
+    assert stated.recipe.reward.scorer == provider
+    assert not [row for row in stated.report["local_lowering"] if "reward" in row["source_field"]]
 
 
 def test_another_scorer_in_place_of_the_provider_is_a_row(compile_subset):
