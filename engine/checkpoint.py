@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -186,6 +186,9 @@ def _damage(path: Path) -> str | None:
             return f"{name} is missing"
         if expected != _file_facts(file):
             return f"the content of {name} changed"
+    written = json.loads((path / "state.json").read_text("utf-8")).keys()
+    if written != {field.name for field in fields(State)}:
+        return f"another version of miniverl wrote it, which knew {', '.join(sorted(written))}"
     return None
 
 

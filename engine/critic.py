@@ -18,8 +18,8 @@ from transformers import AutoModelForTokenClassification
 from miniverl.engine import lora, models, seeds
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.models import DTYPES, Model
-from miniverl.engine.problem import Problem, WrongCall
-from miniverl.engine.recipe import Critic
+from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.recipe import Critic, Lora
 
 ARCHITECTURES = tuple(
     name.replace("CausalLM", kind)
@@ -35,7 +35,7 @@ def check_critic(recipe: Critic, folder: Path, tokenizer: models.Tokenizer) -> N
     """Raises WrongCall if the folder is not the model that the recipe names, or reads other tokens."""
     with _named():
         models.check_folder(folder, ARCHITECTURES)
-        its_tokenizer = models.load_tokenizer(folder)
+        its_tokenizer = models.read_tokenizer(folder)
     problems = list(_problems(recipe, folder, models.renumbered(its_tokenizer, tokenizer)))
     if problems:
         raise WrongCall(problems)
@@ -65,13 +65,23 @@ def load_critic(recipe: Critic, folder: Path, *, seed: int, device: str) -> Mode
         if "score.bias" not in held:
             network.score.bias.zero_()
     if recipe.lora is not None:
-        lora.attach(network, network.score, recipe.lora, seed)
-        network.score.requires_grad_(True)
+        _attach(network, recipe.lora, seed)
     return Model(
         network,
         compute_dtype=DTYPES[recipe.compute_dtype],
         checkpoints_activations=recipe.checkpoints_activations,
     )
+
+
+def _attach(network: Any, adapter: Lora, seed: int) -> None:
+    try:
+        lora.attach(network, network.score, adapter, seed)
+    except Refused as error:
+        raise Refused(
+            replace(each, field=each.field.replace("policy", "critic", 1))
+            for each in error.problems
+        ) from error
+    network.score.requires_grad_(True)
 
 
 @contextmanager

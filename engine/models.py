@@ -181,14 +181,21 @@ def reference_of(policy: Model) -> Reference:
     return lambda: _always(frozen)
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in `folder`. Raises WrongCall where it cannot be read, or has no chat template or no end token."""
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in `folder`, of a model that is given tokens. Raises WrongCall where it cannot be read."""
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(
+        found: Any = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise WrongCall([_problem(folder, f"its tokenizer cannot be read: {error}")]) from error
+    tokenizer: Tokenizer = found
+    return tokenizer
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """That of a model that is given conversations. Raises WrongCall also where it has no chat template or no end token."""
+    tokenizer = read_tokenizer(folder)
     problems = []
     if tokenizer.chat_template is None:
         problems.append(_problem(folder, "its tokenizer has no chat template"))
@@ -196,8 +203,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         problems.append(_problem(folder, "its tokenizer has no end-of-sequence token"))
     if problems:
         raise WrongCall(problems)
-    checked: Tokenizer = tokenizer
-    return checked
+    return tokenizer
 
 
 def renumbered(its: Tokenizer, policys: Tokenizer) -> str | None:

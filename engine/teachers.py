@@ -92,7 +92,7 @@ def check_teachers(
         try:
             models.check_folder(folder)
             problems += _weight_problems(teacher, folder)
-            problems += _token_problems(teacher, folder, models.load_tokenizer(folder), student)
+            problems += _token_problems(teacher, folder, models.read_tokenizer(folder), student)
         except WrongCall as error:
             problems += [replace(each, field=teacher.input) for each in error.problems]
     if problems:

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, found again, passed over when broken, refused when they are another run's."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -168,6 +169,19 @@ def test_a_broken_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, expec
     assert [path.name for path in checkpoint.newer_than(tmp_path / "checkpoints", 1)] == [
         "step-000002"
     ]
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_that_reason(tmp_path: Path) -> None:
+    path = _save(tmp_path, 1)
+    state = json.loads((path / "state.json").read_text())
+    state["learning_rate_step"] = state.pop("policy_steps")
+    _write(path / "state.json", json.dumps(state))
+    manifest = json.loads((path / "manifest.json").read_text())
+    content = (path / "state.json").read_bytes()
+    manifest["state.json"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    _write(path / "manifest.json", json.dumps(manifest))
+    with pytest.raises(Refused, match=r"another version .* which knew .*learning_rate_step"):
+        _newest(tmp_path)
 
 
 def test_a_checkpoint_whose_log_is_gone_is_passed_over(tmp_path: Path) -> None:

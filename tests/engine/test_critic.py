@@ -18,7 +18,7 @@ from miniverl.engine.critic import check_critic, load_critic
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.forward import pack
 from miniverl.engine.models import Model
-from miniverl.engine.problem import WrongCall
+from miniverl.engine.problem import Refused, WrongCall
 from miniverl.engine.recipe import Critic
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.value import response_values, values
@@ -183,6 +183,25 @@ def test_a_folder_that_is_not_the_recipes_critic_is_refused_with_every_reason(
     assert [each.field for each in caught.value.problems] == ["critic", "critic"]
     assert weights_sha256(tiny_model) in caught.value.problems[0].reason
     assert "1 of the policy's tokens" in caught.value.problems[1].reason
+
+
+def test_a_critic_needs_no_chat_template(
+    tiny_critic: Critic, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "plain"))
+    (folder / "chat_template.jinja").unlink()
+    check_critic(tiny_critic, folder, models.load_tokenizer(tiny_model))
+
+
+def test_a_layer_that_the_critic_lacks_is_named_as_the_critics(
+    tiny_critic: Critic, tiny_model: Path
+) -> None:
+    assert tiny_critic.lora is not None
+    adapter = replace(tiny_critic.lora, target_modules=("q_proj", "score"))
+    with pytest.raises(Refused) as caught:
+        _load(replace(tiny_critic, lora=adapter), tiny_model)
+    (problem,) = caught.value.problems
+    assert (problem.field, problem.value) == ("recipe.critic.lora.target_modules", "score")
 
 
 @pytest.mark.parametrize("kind", ["TokenClassification", "SequenceClassification", "Whisper"])
