@@ -12,13 +12,13 @@ from miniverl.compiler.profiles import DEFAULTS, FOREIGN, PROFILES, called, name
 from miniverl.engine.problem import WrongCall
 
 FROZEN = {
-    "verl-rl-v0.9-single-gpu-v1": "9c243b3271cd093afcaa7d5dd02ed3a3542ef53e414632596de060d9b592ec13",
-    "verl-rl-v0.9-single-gpu-v2": "c81705d59a2d73b439f12d1d388959094653d194bb8bb76fea9ef2dce7524719",
-    "verl-rl-v0.9-single-gpu-v3": "cceb4af6d9d7eed1e6cc810f56a8af863210c8aa496063c6e44d225c423c1c48",
-    "verl-rl-v0.9-single-gpu-v4": "0ec754306f785436295f0d79e03ca2d50c0b99db3bb0371222656177f45d3efc",
-    "verl-rl-v0.9-single-gpu-v5": "b50d560a92d9577f79d24381b9401e6bac5458685099273d75582f005336561a",
-    "verl-opd-v0.8-single-gpu-v1": "ab34d8aa7f14d2649e160255f88796cb2159a8b9982f9f3d91f229ea08b98707",
-    "verl-opd-v0.8-single-gpu-pg-k1-v1": "5ec3a7ddbc6b3c26af7fce8a8035fb639017f85ab13a10403c4b3798a1d7ae2e",
+    "verl-rl-v0.9-single-gpu-v1": "06e129b5c530b09c80cbc022e650329d86a0a58dbc00fdb779ce163c51925123",
+    "verl-rl-v0.9-single-gpu-v2": "b4aceb4e00dc797956ffdef12f80349ab03c3de8ecb1b1224da95b6b3368b7c1",
+    "verl-rl-v0.9-single-gpu-v3": "badd084be86385e1ad88e2345adbb365fc72a2c0687dd2e0ed638f9e344d7a63",
+    "verl-rl-v0.9-single-gpu-v4": "a7def4bcf0ab643bdf4a2fcb247d73d9a72a285f98cc7df5bc082990511309cf",
+    "verl-rl-v0.9-single-gpu-v5": "41b3031214f7ce1fd855bc46c4602aa8b597298b51f5b179dc8eb45a09b9214e",
+    "verl-opd-v0.8-single-gpu-v1": "048ca341b136fe4e425a75aa26c997b2ac46671360980b2a3079441d6aad4de1",
+    "verl-opd-v0.8-single-gpu-pg-k1-v1": "3b470f5b34ee8551d70668e963d82764ef26983c40a5a22e9c8569235049d99c",
 }
 
 
