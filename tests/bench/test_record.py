@@ -353,8 +353,9 @@ def test_a_model_beside_the_policy_is_told_by_the_recipe_and_the_launches(record
     model = {"weights_sha256": "4" * 64, "dtype": "bfloat16"}
     record["recipe"]["compiled"]["reward"]["model"] = model
     record["models"]["reward_model"] = {"pin": "a-pin"}
-    load = {"role": "reward_model", "parameters": 42, "trainable_parameters": 0}
-    record["launches"][0]["model_loads"].append(load)
+    loads = record["launches"][0]["model_loads"]
+    counts = {"parameters": 42, "trainable_parameters": 0}
+    loads.append({**loads[0], **counts, "role": "reward_model"})
     assert derived(record)["models"]["reward_model"] == {
         "weights_sha256": "4" * 64,
         "parameters": 42,
