@@ -13,7 +13,6 @@ from miniverl.compiler.rules.reward_model import REWARD_MODEL, lowered_model
 from miniverl.compiler.rules.switches import (
     has_reward_model,
     scored_by_function,
-    takes_reward_function,
 )
 
 _MANAGER = "reward.reward_manager"
@@ -28,7 +27,7 @@ _OTHER_MANAGERS = {
 def metrics(context: Context) -> Mapping[str, str] | None:
     """What tells the members of a group apart: upstream's names, and a recipe's; None where only the scorer knows."""
     known: Mapping[str, str] | None = context.bindings["reward_metrics"]
-    if known is None or takes_reward_function(context):
+    if known is None:
         return None
     if not overlong.penalises(context):
         return known
@@ -63,7 +62,7 @@ def _manager(field: str, value: Any, context: Context) -> Verdict:
 def _scored_by_rule(context: Context) -> Verdict:
     by = (
         "the user's function"
-        if takes_reward_function(context)
+        if scored_by_function(context)
         else "the bound scorer stands in for the one that upstream picks by data_source"
     )
     return Verdict(

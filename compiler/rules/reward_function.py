@@ -9,12 +9,17 @@ from typing import Any
 from miniverl.compiler.leaf import nested
 from miniverl.compiler.rule import Class, Context, Limit, Rule, Verdict, only_if, reject
 from miniverl.compiler.rules.limits import is_number
-from miniverl.compiler.rules.switches import has_reward_model, takes_reward_function
+from miniverl.compiler.rules.switches import (
+    has_reward_model,
+    scored_by_function,
+    takes_reward_function,
+)
 
 _FUNCTION = "reward.custom_reward_function"
 _ARGUMENTS = f"{_FUNCTION}.reward_kwargs"
 _LABEL = "reward.function"
 _OFF = f"not read: {_FUNCTION}.path is null"
+_REPLACED = "not read: a scorer is bound in place of the function"
 
 
 def lowered_arguments(context: Context) -> dict[str, Any]:
@@ -43,6 +48,12 @@ def _path(field: str, value: Any, context: Context) -> Verdict:
             classification=Class.NOT_IMPLEMENTED,
             reason="a function that asks a reward model's server, which is not run here",
             fix=f"Set {field}=null, or reward.reward_model.enable=False",
+        )
+    if not scored_by_function(context):
+        return Verdict(
+            classification=Class.CONFORMANT,
+            reason="the bound scorer stands in for a function of the user's",
+            label=_LABEL,
         )
     return Verdict(
         classification=Class.CONFORMANT,
@@ -102,13 +113,18 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | bool) or is_number(value)
 
 
+def _read(*rules: Rule) -> tuple[Rule, ...]:
+    return only_if(takes_reward_function, _OFF, *only_if(_is_not_replaced, _REPLACED, *rules))
+
+
+def _is_not_replaced(context: Context) -> bool:
+    return scored_by_function(context) or has_reward_model(context)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(f"{_FUNCTION}.path", _path),
-    *only_if(takes_reward_function, _OFF, Rule(f"{_FUNCTION}.name", _name)),
+    *_read(Rule(f"{_FUNCTION}.name", _name)),
 )
-APPENDED: tuple[Rule, ...] = only_if(
-    takes_reward_function,
-    _OFF,
-    Rule(_ARGUMENTS, _no_arguments),
-    Rule(f"{_ARGUMENTS}.*", _argument),
+APPENDED: tuple[Rule, ...] = _read(
+    Rule(_ARGUMENTS, _no_arguments), Rule(f"{_ARGUMENTS}.*", _argument)
 )

@@ -67,9 +67,11 @@ def takes_reward_function(context: Context) -> bool:
 
 
 def scored_by_function(context: Context) -> bool:
-    """The launch's own function, or one that is bound in place of upstream's choice by data source."""
-    is_bound = context.bindings["reward_function"] is not None
-    return not has_reward_model(context) and (takes_reward_function(context) or is_bound)
+    """The bound function; or the launch's own, unless a scorer is bound in its place."""
+    if has_reward_model(context):
+        return False
+    names_one = takes_reward_function(context) and context.bindings["reward"] is None
+    return names_one or context.bindings["reward_function"] is not None
 
 
 def distils(context: Context) -> bool:

@@ -140,7 +140,7 @@ def test_groups_are_told_apart_by_the_score_before_the_penalty(penalised):
 def test_the_bound_function_runs_in_place_of_the_file_that_the_launch_names(judge):
     arguments = {f"{FUNCTION}.reward_kwargs.scale": 2, f"{FUNCTION}.reward_kwargs.words.few": [1]}
     launch = {f"{FUNCTION}.path": "/there/f.py", **arguments}
-    judged = judge(launch, reward_function=BOUND)
+    judged = judge(launch, reward=None, reward_function=BOUND)
     assert judged.rejected == set()
     assert not {field for field in judged.warned if field.startswith(FUNCTION)}
     assert judged.written["reward"] == {
@@ -158,21 +158,27 @@ def test_a_function_may_be_bound_where_the_launch_names_none(judge):
     assert judged.written["reward"]["arguments"] == {}
 
 
-def test_a_scorer_does_not_stand_in_for_the_function_that_the_launch_names(judge):
-    judged = judge({f"{FUNCTION}.path": "f.py"}, reward="last_number")
+def test_a_scorer_may_stand_in_for_the_function_that_the_launch_names(judge):
+    launch = {f"{FUNCTION}.path": "f.py", f"{FUNCTION}.reward_kwargs.scale": 2}
+    judged = judge(launch, reward="last_number")
     assert judged.rejected == set()
-    assert judged.written["reward"] is None
+    assert judged.written["reward"]["scorer"] == "last_number"
+    assert judged.written["reward"]["arguments"] == {}
+    assert f"{FUNCTION}.reward_kwargs.scale" in judged.warned
+    waiting = judge(launch, reward=None)
+    assert waiting.rejected == set()
+    assert waiting.written["reward"] is None
 
 
 def test_a_function_of_another_name_is_bound_with_a_warning(judge):
     launch = {f"{FUNCTION}.path": "f.py", f"{FUNCTION}.name": "mine"}
-    warning = judge(launch, reward_function=BOUND)[f"{FUNCTION}.name"].warning
+    warning = judge(launch, reward=None, reward_function=BOUND)[f"{FUNCTION}.name"].warning
     assert warning == f"{FUNCTION}.name is mine, and compute_score is bound in its place"
 
 
 def test_arguments_are_not_read_without_a_function_in_the_launch(judge):
     argument = f"{FUNCTION}.reward_kwargs.scale"
-    judged = judge({argument: 2}, reward_function=BOUND)
+    judged = judge({argument: 2}, reward=None, reward_function=BOUND)
     assert argument in judged.warned
     assert judged.written["reward"]["arguments"] == {}
 
@@ -190,7 +196,7 @@ def test_arguments_are_not_read_without_a_function_in_the_launch(judge):
 )
 def test_a_function_that_the_pin_cannot_call_is_refused(judge, leaf, value):
     launch = {f"{FUNCTION}.path": "f.py", f"{FUNCTION}.{leaf}": value}
-    assert judge(launch, reward_function=BOUND).rejected == {f"{FUNCTION}.{leaf}"}
+    assert judge(launch, reward=None, reward_function=BOUND).rejected == {f"{FUNCTION}.{leaf}"}
 
 
 def test_what_only_the_function_knows_may_tell_groups_apart(judge):
@@ -199,4 +205,5 @@ def test_what_only_the_function_knows_may_tell_groups_apart(judge):
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "mine",
     }
-    assert judge(launch, reward_function=BOUND).written["group_filter.metric"] == "mine"
+    bindings = {"reward": None, "reward_metrics": None, "reward_function": BOUND}
+    assert judge(launch, **bindings).written["group_filter.metric"] == "mine"

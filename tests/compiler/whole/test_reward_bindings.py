@@ -90,11 +90,12 @@ def test_a_function_is_written_file_and_name(text):
     assert _problem(f"reward_function={text}").reason == "a function is written FILE:NAME"
 
 
-def test_a_launch_with_a_function_of_its_own_waits_for_the_file(compiled):
-    launched = compiled({"reward.custom_reward_function.path": "there.py"})
+def test_a_launch_with_a_function_of_its_own_waits_for_the_file(compiled, bound):
+    named = {"reward.custom_reward_function.path": "there.py"}
+    launched = compiled(named, bindings=replace(bound, reward=None))
     assert launched.status == "accepted"
     assert launched.execution == {"status": "requires_bindings", "missing": ["reward_function"]}
-    assert any(warning.startswith("reward is bound") for warning in launched.warnings)
+    assert compiled(named).recipe.reward.scorer == "last_number"
 
 
 def test_the_recipe_holds_the_functions_digest_and_no_path(compiled, bound, function, tmp_path):
