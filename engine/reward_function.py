@@ -29,20 +29,20 @@ class UserFunction:
 
     def __init__(self, wanted: RewardFunction, path: Path, arguments: Mapping[str, Any]) -> None:
         """Raises WrongCall for a file without these bytes or such a function, Refused where running it fails."""
-        self._arguments = arguments
+        self._arguments = dict(arguments)
         self._function = _function(wanted, path)
 
     def score(self, prompt: Prompt, answer: Answer) -> Result:
         """Raises Refused with the prompt and what the function raised."""
         extra_info = {**prompt.extra, "num_turns": _NUM_TURNS, "rollout_reward_scores": {}}
+        asked = {
+            "data_source": prompt.data_source,
+            "solution_str": answer.text,
+            "ground_truth": prompt.ground_truth,
+            "extra_info": extra_info,
+        }
         try:
-            given = self._function(
-                data_source=prompt.data_source,
-                solution_str=answer.text,
-                ground_truth=prompt.ground_truth,
-                extra_info=extra_info,
-                **self._arguments,
-            )
+            given = self._function(**asked | self._arguments)  # the arguments win, as upstream's do
             result: Result = asyncio.run(given) if inspect.iscoroutine(given) else given
         except Exception as error:  # whatever a user's code raises
             field = f"reward of prompt {prompt.prompt_id}"

@@ -63,6 +63,11 @@ def test_what_it_does_to_the_extra_info_stays_with_it(written):
     assert [judge(function, PROMPT, ANSWER, None).reward for _ in range(2)] == [8, 8]
 
 
+def test_an_argument_of_the_launch_wins_over_what_the_row_says(written):
+    function = written(returning("float(ground_truth)"), ground_truth="9")
+    assert judge(function, PROMPT, ANSWER, None).reward == 9.0
+
+
 def test_it_may_be_a_coroutine(written):
     assert judge(written("async " + returning("0.25")), PROMPT, ANSWER, None).reward == 0.25
 
