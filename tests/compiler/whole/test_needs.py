@@ -111,3 +111,20 @@ def test_a_teacher_is_bound_by_its_key_and_nothing_else_has_one(tmp_path):
         ("critic.sums", "there is no such binding"),
         ("teacher.", "there is no such binding"),
     ]
+
+
+def test_a_reward_model_takes_the_place_of_a_scorer(compiled, bound):
+    section = "reward.reward_model"
+    scored = {
+        f"{section}.enable": True,
+        f"{section}.model_path": "m",
+        f"{section}.rollout.name": "vllm",
+    }
+    assert compiled(scored).execution["missing"] == ["reward_model"]
+    result = compiled(scored, bindings=replace(bound, reward_model=model("d")))
+    assert result.execution["status"] == "executable"
+    assert result.recipe.reward.scorer == "reward_model"
+    assert result.recipe.reward.model.weights_sha256 == "d" * 64
+    assert result.paths["reward_model"] == Path("bound/d")
+    told = [one for one in result.warnings if "nothing reads it" in one and "reward" in one]
+    assert told == ["reward is bound, and the launch has none of that name: nothing reads it"]
