@@ -111,14 +111,15 @@ def _load(paths: Sequence[Path]) -> Sequence[Json]:
             fix="Measure smollm2-grpo-learn, or a workload that validates",
         )
         for path, of in zip(paths, records, strict=True)
-        if not _answers(of)
+        if not _can_tell(of)
     ]
     if problems:
         raise WrongCall(problems)
     return records
 
 
-def _answers(of: Json) -> bool:
+def _can_tell(of: Json) -> bool:
+    """Whether the record has every number that the verdict takes."""
     measured = of["measurements"]
     reward = measured.get("training_metrics", {}).get("reward_mean", {})
     held_out = measured.get("validation_metrics", {}).get("reward_mean", {})

@@ -152,17 +152,14 @@ def _field(override: Mapping[str, str]) -> str:
 def parse(plain: Mapping[str, Any], origin: str) -> Workload:
     """A workload document; raises WrongCall with every problem in it."""
     built = build(Workload, plain, "workload", origin)
-    problems = [
-        _problem(field, value, origin, reason, "Correct the document")
-        for field, value, reason in [*_wrong_overrides(built), *_wrong_bindings(built)]
-    ]
-    if not problems:  # only then is the number of steps known
-        problems = [
+    wrong = [*_wrong_overrides(built), *_wrong_bindings(built)]
+    if not wrong:  # only then is the number of steps known
+        wrong = [*_wrong_numbers(built)]
+    if wrong:
+        raise WrongCall(
             _problem(field, value, origin, reason, "Correct the document")
-            for field, value, reason in _wrong_numbers(built)
-        ]
-    if problems:
-        raise WrongCall(problems)
+            for field, value, reason in wrong
+        )
     return built
 
 

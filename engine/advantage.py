@@ -31,7 +31,7 @@ class Outcomes:
     """What a step's trajectories earned. The reward of a response stands at its last token.
 
     `mask_NR` (bool) is where there is a response token, and rollout correction keeps it.
-    `groups_N` (int64) names the prompt *row*. `values_NR` are the critic's.
+    `groups_N` (int64) numbers the groups: a prompt that is drawn twice has two. `values_NR` are the critic's.
     """
 
     token_rewards_NR: Tensor
@@ -53,7 +53,7 @@ class Estimate:
     returns_NR: Tensor
 
 
-Estimator = Callable[[Outcomes, Advantage], Estimate]
+EstimatorFunction = Callable[[Outcomes, Advantage], Estimate]
 
 
 def gae(
@@ -157,7 +157,9 @@ def _reinforce_plus_plus(outcomes: Outcomes, advantage: Advantage) -> Estimate:
     return reinforce_plus_plus(outcomes.token_rewards_NR, outcomes.mask_NR, gamma=advantage.gamma)
 
 
-def _of_responses(advantages: Callable[[Outcomes, Advantage], Tensor]) -> Estimator:
+def _of_responses(
+    advantages: Callable[[Outcomes, Advantage], Tensor],
+) -> EstimatorFunction:
     """The estimator that gives every response token of a trajectory its trajectory's number."""
 
     def estimate(outcomes: Outcomes, advantage: Advantage) -> Estimate:
@@ -171,7 +173,7 @@ def _on_every_token(advantages_N: Tensor, mask_NR: Tensor) -> Tensor:
     return torch.where(mask_NR, advantages_N[:, None], 0.0)
 
 
-ADVANTAGES: dict[str, Estimator] = {
+ADVANTAGES: dict[str, EstimatorFunction] = {
     "gae": _gae,
     "reinforce_plus_plus": _reinforce_plus_plus,
     "reinforce_plus_plus_baseline": lambda given, _: reinforce_plus_plus_baseline(

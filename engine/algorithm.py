@@ -1,7 +1,7 @@
 """The parts of a recipe that say how rewards become a gradient: names, coefficients and bounds.
 
 What a part means stands with the function that takes it: engine/advantage.py, engine/policy_loss.py,
-engine/kl_reward.py, engine/correction.py, engine/gather.py. Loads no torch.
+engine/loss.py, engine/kl_reward.py, engine/correction.py, engine/gather.py, engine/reward.py. Loads no torch.
 """
 
 from collections.abc import Mapping

@@ -21,10 +21,7 @@ def select_kl_cov(
     share: float,
     kl_coefficient: float,
 ) -> Tensor:
-    """The `share` of tokens, at least one, with the largest (A - mean A)(log_prob - mean log_prob); bool [T].
-
-    Upstream takes the means and the share of each micro-batch; here they are the mini-batch's.
-    """
+    """The `share` of tokens, at least one, whose covariance is the largest; bool [T]."""
     covariance_T = (advantages_T - advantages_T.mean()) * (log_probs_T - log_probs_T.mean())
     order_T = covariance_T.argsort(descending=True, stable=True)
     return _marked(order_T[: max(1, int(len(order_T) * share))], len(order_T))
@@ -44,7 +41,7 @@ def select_clip_cov(
 ) -> Tensor:
     """As many as `share` of the tokens, drawn from those whose covariance lies between the bounds; bool [T].
 
-    Those that the surrogate clips already are not among them. Means and share are the mini-batch's, as above.
+    Those that the surrogate clips already are not among them.
     """
     ratio_T = (log_probs_T - old_log_probs_T).exp()
     clipped_T = -advantages_T * ratio_T.clamp(1 - clip_low, 1 + clip_high)
@@ -60,6 +57,7 @@ def select_clip_cov(
 
 
 def _mean(values_T: Tensor) -> Tensor:
+    """Upstream's mean over a mask, which clip_cov takes where kl_cov takes a plain one."""
     return values_T.sum() / (len(values_T) + 1e-8)
 
 

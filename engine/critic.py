@@ -5,7 +5,6 @@ Upstream's is transformers' AutoModelForTokenClassification with one label and n
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification
 
 from miniverl.engine import lora, models, seeds
-from miniverl.engine.digest import weights_sha256
+from miniverl.engine.digest import other_weights
 from miniverl.engine.models import DTYPES, Model
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.problem import Problem, Refused, WrongCall, told_of
 from miniverl.engine.recipe import Critic, Lora
 
 ARCHITECTURES = tuple(
@@ -33,7 +32,7 @@ _LANGUAGE_HEAD = ("lm_head.weight",)
 
 def check_critic(recipe: Critic, folder: Path, tokenizer: models.Tokenizer) -> None:
     """Raises WrongCall if the folder is not the model that the recipe names, or reads other tokens."""
-    with _named():
+    with told_of(field="critic"):
         models.check_folder(folder, ARCHITECTURES)
         its_tokenizer = models.read_tokenizer(folder)
     problems = list(_problems(recipe, folder, models.renumbered(its_tokenizer, tokenizer)))
@@ -48,7 +47,7 @@ def load_critic(recipe: Critic, folder: Path, *, seed: int, device: str) -> Mode
     transformers makes it: weights normal of the config's `initializer_range`, drawn by `seed`; the bias 0.
     Raises WrongCall for a folder that holds no such model.
     """
-    with _named():
+    with told_of(field="critic"):
         network = models.load_network(
             AutoModelForTokenClassification,
             folder,
@@ -84,15 +83,6 @@ def _attach(network: Any, adapter: Lora, seed: int) -> None:
     network.score.requires_grad_(True)
 
 
-@contextmanager
-def _named() -> Iterator[None]:
-    """What is wrong with a model is, inside, wrong with the critic."""
-    try:
-        yield
-    except WrongCall as error:
-        raise WrongCall(replace(each, field="critic") for each in error.problems) from error
-
-
 def _new_weight(network: Any, seed: int) -> Tensor:
     weight_1H = torch.empty(1, network.config.hidden_size)
     generator = seeds.generator(seed, "value_head")
@@ -108,13 +98,9 @@ def _tensor_names(folder: Path) -> set[str]:
 
 
 def _problems(recipe: Critic, folder: Path, misread: str | None) -> Iterator[Problem]:
-    found = weights_sha256(folder)
-    if found != recipe.weights_sha256:
-        reason = (
-            f"its weights have the digest {found}, and the recipe was compiled for "
-            f"{recipe.weights_sha256}"
-        )
-        yield _problem(folder, reason, "Bind that model, or compile again with this one")
+    others = other_weights(folder, recipe.weights_sha256)
+    if others is not None:
+        yield _problem(folder, others, "Bind that model, or compile again with this one")
     if misread is not None:
         yield _problem(folder, misread, "Bind a critic with the policy's tokenizer")
 

@@ -47,9 +47,9 @@ class Cycled:
 class Cycle:
     """Samples and scores with the models in `roles`, for training and for validation."""
 
-    def __init__(self, recipe: Recipe, parts: LoadedInputs, roles: Roles, clock: Clock) -> None:
+    def __init__(self, recipe: Recipe, loaded: LoadedInputs, roles: Roles, clock: Clock) -> None:
         self._recipe = recipe
-        self._parts = parts
+        self._loaded = loaded
         self._roles = roles
         self._clock = clock
         self._decoder = Decoder(roles.policy, models.DTYPES[recipe.rollout.dtype])
@@ -58,7 +58,7 @@ class Cycle:
         """The step whose data begins at `cursor`. Raises Refused where nothing can be learnt from it."""
         gathered = gather(
             cursor,
-            self._parts.prompts,
+            self._loaded.prompts,
             self._recipe.data,
             self._recipe.seeds.data,
             self._recipe.group_filter,
@@ -92,14 +92,14 @@ class Cycle:
             self._decoder.load()
             responses = generate(
                 self._decoder,
-                self._parts.held_out,
+                self._loaded.held_out,
                 self._sampling(wanted),
                 seed=named_seed(self._recipe.seeds.sampling, "validation"),
                 policy_version=step,
             )
-            found = [self._judged(each, self._parts.held_out_reward) for each in responses]
+            found = [self._judged(each, self._loaded.held_out_reward) for each in responses]
             counted.tokens = sum(len(each.tokens) for each in responses)
-        sources = {prompt.prompt_id: prompt.data_source for prompt in self._parts.held_out}
+        sources = {prompt.prompt_id: prompt.data_source for prompt in self._loaded.held_out}
         return found, validation_metrics(found, sources)
 
     def _rollout(
@@ -121,7 +121,7 @@ class Cycle:
 
     def _rewarded(self, step: int, responses: Sequence[Response]) -> list[Judged]:
         with self._clock.phase("reward", step):
-            return [self._judged(each, self._parts.reward) for each in responses]
+            return [self._judged(each, self._loaded.reward) for each in responses]
 
     def _scores(
         self, phase: Phase, step: int, model: Model, trajectories: Sequence[Trajectory]
@@ -184,11 +184,11 @@ class Cycle:
             temperature=wanted.temperature,
             top_p=wanted.top_p,
             top_k=wanted.top_k,
-            end_tokens=self._parts.end_tokens,
+            end_tokens=self._loaded.end_tokens,
         )
 
     def _judged(self, response: Response, reward: Reward) -> Judged:
-        tokenizer = self._parts.tokenizer
+        tokenizer = self._loaded.tokenizer
         answer = Answer(
             text=tokenizer.decode(response.tokens, skip_special_tokens=True),
             raw_text=tokenizer.decode(response.tokens, skip_special_tokens=False),

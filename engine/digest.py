@@ -60,6 +60,14 @@ def weights_sha256(folder: Path) -> str:
     return hashlib.sha256("".join(sorted(lines.values())).encode()).hexdigest()
 
 
+def other_weights(folder: Path, sha256: str) -> str | None:
+    """Why the folder's weights are not those that a recipe names by `sha256`; None where they are."""
+    found = weights_sha256(folder)
+    if found == sha256:
+        return None
+    return f"its weights have the digest {found}, and the recipe was compiled for {sha256}"
+
+
 def without_nulls(value: Any) -> Any:
     """`value` with every null member of every mapping left out; nulls in lists stay."""
     if isinstance(value, Mapping):

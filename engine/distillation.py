@@ -82,7 +82,7 @@ def compared(
 ) -> Compared:
     """The rows' targets beside the student's scores of them."""
     device = student_log_probs_BR.device
-    targets = present_targets(rows)
+    targets = _targets(rows)
     lengths = [len(each.log_probs_R) for each in targets]
     teacher_log_probs_BR = padded([each.log_probs_R for each in targets], device)
     student_top_log_probs_BRK = padded(student_top_log_probs_PK.split(lengths), device)
@@ -98,7 +98,7 @@ def compared(
 
 def teacher_tokens(rows: Sequence[Experience], device: torch.device) -> Tensor:
     """The tokens [P, K] whose log-probs the loss needs of the student besides its own."""
-    tokens = [each.tokens_RK for each in present_targets(rows)]
+    tokens = [each.tokens_RK for each in _targets(rows)]
     if tokens[0] is None:
         num_tokens = sum(len(each.trajectory.response_tokens) for each in rows)
         return torch.empty(num_tokens, 0, dtype=torch.int64, device=device)
@@ -190,7 +190,7 @@ def uses_task_rewards(recipe: Recipe) -> bool:
     return recipe.distillation is None or recipe.distillation.uses_task_rewards
 
 
-def present_targets(rows: Sequence[Experience]) -> list[TeacherTargets]:
+def _targets(rows: Sequence[Experience]) -> list[TeacherTargets]:
     """The targets of the rows, all of which a recipe with distillation made."""
     targets = [each.teacher for each in rows if each.teacher is not None]
     assert len(targets) == len(rows), "a recipe with distillation, and rows without targets"

@@ -6,6 +6,7 @@ Axes: R response positions of one trajectory, K the tokens that a teacher names 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -45,9 +46,9 @@ class Experience:
     teacher: TeacherTargets | None
 
 
-def padded(rows: Sequence[Tensor], device: str | object) -> Tensor:
+def padded(rows: Sequence[Tensor], device: str | torch.device) -> Tensor:
     """Ragged rows as one tensor, 0 (False) where there is nothing."""
-    return pad_sequence(list(rows), batch_first=True).to(device)  # type: ignore[arg-type]
+    return pad_sequence(list(rows), batch_first=True).to(device)
 
 
 def present(rows: Sequence[Tensor | None]) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """Advantages of whole responses: one number for each trajectory, from its reward and its siblings'. Pure.
 
-`groups_N` (int64) names the prompt *row*: equal texts in different rows are different groups. Members keep
-the order that they have in the step, and need not stand together.
+`groups_N` (int64) numbers the groups: equal texts in different rows, and a row that is drawn twice, are
+different ones. Members keep the order that they have in the step, and need not stand together.
 
 Axes: N trajectories of the whole step, G members of one group, K groups.
 """

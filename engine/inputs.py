@@ -6,7 +6,7 @@ from pathlib import Path
 
 from miniverl.engine import models
 from miniverl.engine.critic import check_critic
-from miniverl.engine.digest import weights_sha256
+from miniverl.engine.digest import other_weights
 from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.prompts import training_prompts, validation_prompts
 from miniverl.engine.recipe import Recipe
@@ -17,34 +17,13 @@ from miniverl.engine.rows import read_rows
 from miniverl.engine.teachers import check_teachers, routes
 from miniverl.engine.trajectory import Prompt
 
-_NO_VALIDATION_DATA = Problem(
-    field="validation",
-    value=None,
-    origin="bindings",
-    reason="the recipe validates, and no validation data is bound",
-    fix="Bind the data that the recipe was compiled for",
-)
-_NO_CRITIC = Problem(
-    field="critic",
-    value=None,
-    origin="bindings",
-    reason="the recipe trains a critic, and no model is bound for it",
-    fix="Bind the model that the recipe was compiled for",
-)
-_NO_REWARD_MODEL = Problem(
-    field="reward_model",
-    value=None,
-    origin="bindings",
-    reason="a model scores the responses of the recipe, and none is bound",
-    fix="Bind the model that the recipe was compiled for",
-)
-_NO_REWARD_FUNCTION = Problem(
-    field="reward_function",
-    value=None,
-    origin="bindings",
-    reason="a function scores the responses of the recipe, and none is bound",
-    fix="Bind the file that the recipe was compiled for",
-)
+# What a recipe may want besides its model and its data: why, and what is to be bound.
+_WANTED: Mapping[str, tuple[str, str]] = {
+    "validation": ("the recipe validates, and no validation data is bound", "data"),
+    "critic": ("the recipe trains a critic, and no model is bound for it", "model"),
+    "reward_model": ("a model scores the responses of the recipe, and none is bound", "model"),
+    "reward_function": ("a function scores the responses of the recipe, and none is bound", "file"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,13 +75,10 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
     prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
     held_out: Sequence[Prompt] = ()
     if recipe.validation is not None:
-        if inputs.validation is None:
-            raise WrongCall([_NO_VALIDATION_DATA])
-        held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
+        path = _bound("validation", inputs.validation)
+        held_out = validation_prompts(path, recipe.data, tokenizer)
     if recipe.critic is not None:
-        if inputs.critic is None:
-            raise WrongCall([_NO_CRITIC])
-        check_critic(recipe.critic, inputs.critic, tokenizer)
+        check_critic(recipe.critic, _bound("critic", inputs.critic), tokenizer)
     teacher_of_prompt: Mapping[int, int] = {}
     if recipe.distillation is not None:
         check_teachers(recipe.distillation, inputs.teachers, tokenizer)
@@ -128,28 +104,33 @@ def _reward_model(
 ) -> RewardModel | None:
     if recipe.reward.model is None:
         return None
-    if inputs.reward_model is None:
-        raise WrongCall([_NO_REWARD_MODEL])
-    return RewardModel(recipe.reward.model, inputs.reward_model, eos_token=tokenizer.eos_token)
+    folder = _bound("reward_model", inputs.reward_model)
+    return RewardModel(recipe.reward.model, folder, eos_token=tokenizer.eos_token)
 
 
 def _reward_function(recipe: Recipe, inputs: Inputs) -> UserFunction | None:
     if recipe.reward.function is None:
         return None
-    if inputs.reward_function is None:
-        raise WrongCall([_NO_REWARD_FUNCTION])
-    return UserFunction(recipe.reward.function, inputs.reward_function, recipe.reward.arguments)
+    file = _bound("reward_function", inputs.reward_function)
+    return UserFunction(recipe.reward.function, file, recipe.reward.arguments)
+
+
+def _bound(name: str, path: Path | None) -> Path:
+    """The path of what the recipe wants; raises WrongCall where there is none."""
+    if path is None:
+        reason, kind = _WANTED[name]
+        fix = f"Bind the {kind} that the recipe was compiled for"
+        raise WrongCall([_problem(name, None, reason, fix)])
+    return path
 
 
 def _require_weights(folder: Path, sha256: str) -> None:
     """A run that goes on with other weights under its adapter would not be the run that it was."""
-    found = weights_sha256(folder)
-    if found != sha256:
-        problem = Problem(
-            field="model",
-            value=str(folder),
-            origin="bindings",
-            reason=f"its weights have the digest {found}, and the recipe was compiled for {sha256}",
-            fix="Bind that model, or compile again with this one",
-        )
-        raise WrongCall([problem])
+    reason = other_weights(folder, sha256)
+    if reason is not None:
+        fix = "Bind that model, or compile again with this one"
+        raise WrongCall([_problem("model", str(folder), reason, fix)])
+
+
+def _problem(field: str, value: str | None, reason: str, fix: str) -> Problem:
+    return Problem(field=field, value=value, origin="bindings", reason=reason, fix=fix)

@@ -1,8 +1,8 @@
 """Run a recipe, or go on with a run: prompts, rollout, reward, scores, advantages, update, and again.
 
-A step is a pure function of the recipe, its inputs and the policy before it. What it produced is appended to
-the logs first; a checkpoint then binds them, so a process killed at any instant loses only what came after
-the last checkpoint, and computes the same bytes again.
+A step is a pure function of the recipe, its inputs, and the models and the state before it. What it produced is
+appended to the logs first; a checkpoint then binds them, so a process killed at any instant loses only what
+came after the last checkpoint, and computes the same bytes again.
 """
 
 import time
@@ -71,8 +71,8 @@ def run(
         found = folder.restart(out, recipe.sha256, itself, journal)
         # A process killed between its last checkpoint and this left one too many.
         checkpoint.retain(out / "checkpoints", recipe.steps.keep_checkpoints)
-        parts = load_inputs(recipe, inputs)
-        last_step = num_steps(len(parts.prompts), recipe.data, recipe.steps)
+        loaded = load_inputs(recipe, inputs)
+        last_step = num_steps(len(loaded.prompts), recipe.data, recipe.steps)
         journal(
             RunStarted(
                 recipe_sha256=recipe.sha256,
@@ -84,11 +84,11 @@ def run(
         )
         state = _start(recipe, itself) if found is None else found[1]
         if state.step < last_step or not folder.is_exported(out):
-            roles = load_roles(recipe, inputs, parts, journal, device)
+            roles = load_roles(recipe, inputs, loaded, journal, device)
             if found is not None:
                 checkpoint.restore(found[0], roles.parts)
             clock = Clock(journal, roles.policy.device)
-            cycle = Cycle(recipe, parts, roles, clock)
+            cycle = Cycle(recipe, loaded, roles, clock)
             _Training(recipe, out, roles, cycle, journal, clock).go(state, last_step)
             _export(recipe, roles, inputs, out)
         journal(RunFinished(steps=last_step))

@@ -74,10 +74,6 @@ def trajectory_row(step: int, experience: Experience) -> dict[str, Any]:
     }
 
 
-def _numbers(tensor: Tensor | None) -> list[float] | None:
-    return None if tensor is None else tensor.tolist()
-
-
 def validation_row(step: int, judged: Judged) -> dict[str, Any]:
     """The answer's line in validation.jsonl."""
     trajectory = judged.trajectory
@@ -92,3 +88,7 @@ def validation_row(step: int, judged: Judged) -> dict[str, Any]:
         "extras": {**judged.extras},
         "prediction": judged.prediction,
     }
+
+
+def _numbers(tensor: Tensor | None) -> list[float] | None:
+    return None if tensor is None else tensor.tolist()

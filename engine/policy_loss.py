@@ -39,7 +39,7 @@ def vanilla(
     upstream: verl/trainer/ppo/core_algos.py:1286 (v0.9.0).
     """
     ratio_BR = log_ratio(log_probs_BR, old_log_probs_BR).exp()
-    larger_BR = _clipped(ratio_BR, advantages_BR, clip_low, clip_high)
+    larger_BR = clipped_surrogate(ratio_BR, advantages_BR, clip_low, clip_high)
     bounded_BR = torch.minimum(larger_BR, -advantages_BR * dual_clip)
     return torch.where(advantages_BR < 0, bounded_BR, larger_BR)
 
@@ -61,7 +61,7 @@ def gspo(
     Paper: arXiv 2507.18071; upstream: verl/trainer/ppo/core_algos.py:1546 (v0.9.0).
     """
     ratio_BR = sequence_ratio(log_probs_BR, old_log_probs_BR, mask_BR)
-    return _clipped(ratio_BR, advantages_BR, clip_low, clip_high)
+    return clipped_surrogate(ratio_BR, advantages_BR, clip_low, clip_high)
 
 
 def sequence_ratio(log_probs_BR: Tensor, old_log_probs_BR: Tensor, mask_BR: Tensor) -> Tensor:
@@ -280,8 +280,16 @@ def clip_cov(
     Paper: arXiv 2505.22617; upstream: verl/trainer/ppo/core_algos.py:1743 (v0.9.0).
     """
     ratio_BR = (log_probs_BR - old_log_probs_BR).exp()
-    loss_BR = _clipped(ratio_BR, advantages_BR, clip_low, clip_high)
+    loss_BR = clipped_surrogate(ratio_BR, advantages_BR, clip_low, clip_high)
     return torch.where(selected_BR, 0.0, loss_BR)
+
+
+def clipped_surrogate(
+    ratio_BR: Tensor, advantages_BR: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
+    """max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)), of whichever ratio a loss takes."""
+    clipped_BR = ratio_BR.clamp(1 - clip_low, 1 + clip_high)
+    return torch.maximum(-advantages_BR * ratio_BR, -advantages_BR * clipped_BR)
 
 
 _MEAN_OF_MEANS = Aggregation(mode="seq-mean-token-mean", horizon=None)
@@ -292,8 +300,8 @@ class PolicyLossKind:
     """`per_token(log_probs_BR, old_log_probs_BR, advantages_BR, mask_BR, **arguments)` gives a loss [B, R].
 
     `aggregation` is the loss's own, whatever the recipe states. `select`, on all trained tokens of a mini-batch
-    under the policy as it enters it, names those that `per_token` then gets as `selected_BR`.
-    `weighs_responses`: importance weights enter as their geometric mean over the response.
+    under the policy as it enters it, names those that `per_token` then gets as `selected_BR`; both get all of the
+    loss's arguments. `weighs_responses`: importance weights enter as their geometric mean over the response.
     """
 
     per_token: Callable[..., Tensor]
@@ -328,11 +336,6 @@ def weighted(
     logs_BR = torch.where(mask_BR, (weights_BR + 1e-10).log(), 0.0)
     lengths_B1 = mask_BR.sum(-1, keepdim=True) + 1e-8
     return per_token_BR * (logs_BR.sum(-1, keepdim=True) / lengths_B1).exp()
-
-
-def _clipped(ratio_BR: Tensor, advantages_BR: Tensor, clip_low: float, clip_high: float) -> Tensor:
-    clipped_BR = ratio_BR.clamp(1 - clip_low, 1 + clip_high)
-    return torch.maximum(-advantages_BR * ratio_BR, -advantages_BR * clipped_BR)
 
 
 def _trusted(

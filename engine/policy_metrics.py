@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.loss import log_ratio
-from miniverl.engine.policy_loss import is_near_by_kl, is_near_by_tv, sequence_ratio
+from miniverl.engine.policy_loss import (
+    clipped_surrogate,
+    is_near_by_kl,
+    is_near_by_tv,
+    sequence_ratio,
+)
 
 
 @torch.no_grad()
@@ -58,10 +63,10 @@ Shares = dict[str, Tensor]
 
 
 def _vanilla(given: _Given, clips: Mapping[str, float]) -> Shares:
-    ratio_BR = given.log_ratio_BR.exp()
-    larger_BR = -given.advantages_BR * _clipped(ratio_BR, clips)
-    larger_BR = torch.maximum(larger_BR, -given.advantages_BR * ratio_BR)
-    is_beyond_BR = larger_BR > -given.advantages_BR * clips["dual_clip"]
+    surrogate_BR = clipped_surrogate(
+        given.log_ratio_BR.exp(), given.advantages_BR, clips["clip_low"], clips["clip_high"]
+    )
+    is_beyond_BR = surrogate_BR > -given.advantages_BR * clips["dual_clip"]
     return _surrogate(given, clips) | {
         "dual_clip_fraction": is_beyond_BR & (given.advantages_BR < 0)
     }

@@ -45,9 +45,8 @@ def policy_objectives(
     return objective_of
 
 
-Selected = Mapping[
-    int, Tensor
-]  # of each experience, by id(): the tokens (bool [R]) that the loss selects
+# Of each experience, by id(): the tokens (bool [R]) that the loss selects.
+Selected = Mapping[int, Tensor]
 
 
 def _selected(

@@ -8,8 +8,9 @@ Every check collects all of its problems and raises once. Three exceptions say w
     └── CannotHere   this machine cannot do it                        exit 3
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,3 +46,12 @@ class Refused(Problems):
 
 class CannotHere(Problems):
     """The call is right, and this machine cannot do it."""
+
+
+@contextmanager
+def told_of(**changes: str) -> Iterator[None]:
+    """What is wrong with a model is, inside, wrong with one in a role: `changes` are fields of each Problem."""
+    try:
+        yield
+    except WrongCall as error:
+        raise WrongCall(replace(each, **changes) for each in error.problems) from error

@@ -58,9 +58,7 @@ class Data:
     shuffles: bool
     first_permutation: int  # which draw of the generator orders epoch 0, counted from 1
     prompts_per_step: int
-    prompts_per_draw: (
-        int  # how many are taken from the order at once; what is left at its end is dropped
-    )
+    prompts_per_draw: int  # taken from the order at once; what is left at its end is dropped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +115,7 @@ class RewardModel:
 class Reward:
     """`function` belongs to the scorer "function", `model` to the scorer "reward_model"."""
 
-    scorer: str  # a name in engine.reward.SCORERS
+    scorer: str  # a name in engine.reward.SCORERS, or one of these two
     arguments: Mapping[str, Any]
     function: RewardFunction | None
     model: RewardModel | None

@@ -6,7 +6,6 @@ only a tokenizer that puts one in front of every text puts it back. Every conver
 that no score depends on what else is scored.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,14 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from miniverl.engine import models
-from miniverl.engine.digest import weights_sha256
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.digest import other_weights
+from miniverl.engine.problem import Problem, Refused, WrongCall, told_of
 from miniverl.engine.recipe import RewardModel as RewardModelRecipe
 from miniverl.engine.reward import Answer
 from miniverl.engine.trajectory import Prompt
 
-ARCHITECTURES = (
-    "LlamaForSequenceClassification",
-    "Qwen2ForSequenceClassification",
-    "Qwen3ForSequenceClassification",
+ARCHITECTURES = tuple(
+    name.replace("CausalLM", "SequenceClassification") for name in models.ARCHITECTURES
 )
 _NAME = "reward_model"
 _FIX = "Bind the folder of a whole Hugging Face sequence classifier with one output"
@@ -39,22 +36,18 @@ class RewardModel:
         self._recipe = recipe
         self._folder = folder
         self._eos_token = eos_token
-        try:
+        with told_of(field=_NAME, fix=_FIX):
             models.check_folder(folder, ARCHITECTURES)
             self._tokenizer: Any = models.load_tokenizer(folder)
             _require_weights(folder, recipe.weights_sha256)
-        except WrongCall as error:
-            raise WrongCall(map(_ours, error.problems)) from error
 
     def load(self, device: str) -> None:
         """Raises WrongCall where the weights are not a classifier's with one output."""
         dtype = models.DTYPES[self._recipe.dtype]
-        try:
+        with told_of(field=_NAME, fix=_FIX):
             network = models.load_network(
                 AutoModelForSequenceClassification, self._folder, dtype, device
             )
-        except WrongCall as error:
-            raise WrongCall(map(_ours, error.problems)) from error
         if network.num_labels != 1:
             reason = f"it has {network.num_labels} outputs, and a reward is one number"
             raise WrongCall([_problem(self._folder, reason)])
@@ -89,14 +82,9 @@ class RewardModel:
 
 
 def _require_weights(folder: Path, sha256: str) -> None:
-    found = weights_sha256(folder)
-    if found != sha256:
-        reason = f"its weights have the digest {found}, and the recipe was compiled for one with {sha256}"
+    reason = other_weights(folder, sha256)
+    if reason is not None:
         raise WrongCall([_problem(folder, reason)])
-
-
-def _ours(problem: Problem) -> Problem:
-    return replace(problem, field=_NAME, fix=_FIX)
 
 
 def _problem(folder: Path, reason: str) -> Problem:

@@ -41,7 +41,7 @@ class Roles:
 
 
 def load_roles(
-    recipe: Recipe, inputs: Inputs, parts: LoadedInputs, journal: Journal, device: str
+    recipe: Recipe, inputs: Inputs, loaded: LoadedInputs, journal: Journal, device: str
 ) -> Roles:
     """As they are when a run starts; a checkpoint is restored into them afterwards."""
     started = time.perf_counter()
@@ -49,10 +49,10 @@ def load_roles(
         recipe.policy, inputs.model, adapter_seed=recipe.seeds.parameters, device=device
     )
     _report(journal, "policy", policy, policy.trained(), started)
-    if parts.reward_model is not None:
+    if loaded.reward_model is not None:
         started = time.perf_counter()
-        parts.reward_model.load(device)
-        _report(journal, "reward_model", parts.reward_model, {}, started)
+        loaded.reward_model.load(device)
+        _report(journal, "reward_model", loaded.reward_model, {}, started)
     critic = critic_optimizer = None
     if recipe.critic is not None:
         critic = _critic(recipe.critic, inputs, recipe.seeds.parameters, journal, device)
@@ -63,7 +63,7 @@ def load_roles(
         critic=critic,
         critic_optimizer=critic_optimizer,
         reference=_reference(recipe, policy, journal),
-        teachers=_teachers(recipe, inputs, parts, journal, device),
+        teachers=_teachers(recipe, inputs, loaded, journal, device),
     )
 
 
@@ -75,13 +75,9 @@ def _critic(recipe: Critic, inputs: Inputs, seed: int, journal: Journal, device:
     return critic
 
 
-def needs_reference(recipe: Recipe) -> bool:
-    return recipe.kl_loss is not None or recipe.kl_reward is not None
-
-
 def _reference(recipe: Recipe, policy: Model, journal: Journal) -> Reference | None:
     """Before a checkpoint is restored: the reference is the policy that the run started with."""
-    if not needs_reference(recipe):
+    if recipe.kl_loss is None and recipe.kl_reward is None:
         return None
     started = time.perf_counter()
     reference = models.reference_of(policy)
@@ -91,12 +87,12 @@ def _reference(recipe: Recipe, policy: Model, journal: Journal) -> Reference | N
 
 
 def _teachers(
-    recipe: Recipe, inputs: Inputs, parts: LoadedInputs, journal: Journal, device: str
+    recipe: Recipe, inputs: Inputs, loaded: LoadedInputs, journal: Journal, device: str
 ) -> Teachers | None:
     if recipe.distillation is None:
         return None
     started = time.perf_counter()
-    teachers = load_teachers(recipe.distillation, inputs.teachers, parts.teacher_of_prompt, device)
+    teachers = load_teachers(recipe.distillation, inputs.teachers, loaded.teacher_of_prompt, device)
     for teacher, model in zip(recipe.distillation.teachers, teachers.models, strict=True):
         _report(journal, teacher.input, model, {}, started)
     return teachers

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.engine import models
-from miniverl.engine.digest import weights_sha256
+from miniverl.engine.digest import other_weights
 from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model
 from miniverl.engine.problem import Problem, WrongCall
@@ -142,20 +142,16 @@ def _no_teacher(value: str, prompt_ids: Sequence[int], recipe: Distillation) -> 
 
 
 def _weight_problems(teacher: Teacher, folder: Path) -> Iterator[Problem]:
-    found = weights_sha256(folder)
-    if found != teacher.weights_sha256:
-        reason = (
-            f"its weights have the digest {found}, and the recipe was compiled for "
-            f"{teacher.weights_sha256}"
-        )
+    reason = other_weights(folder, teacher.weights_sha256)
+    if reason is not None:
         fix = "Bind that model, or compile again with this one"
         yield _problem(teacher, folder, reason, fix)
 
 
 def _token_problems(
-    teacher: Teacher, folder: Path, its: models.Tokenizer, students: models.Tokenizer
+    teacher: Teacher, folder: Path, its: models.Tokenizer, student: models.Tokenizer
 ) -> Iterator[Problem]:
-    reason = models.renumbered(its, students)
+    reason = models.renumbered(its, student)
     if reason is not None:
         yield _problem(teacher, folder, reason, "Bind a teacher with the policy's tokenizer")
 

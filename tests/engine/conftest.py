@@ -1,6 +1,6 @@
 """A language model of a few thousand weights, its tokenizer, prompts and a recipe: a whole run in a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,15 @@ TEMPLATE = (
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def settings_restored() -> Iterator[None]:
+    """A run sets torch's process-wide switches; other tests must not see them."""
+    was = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.use_deterministic_algorithms(was)
     torch.set_num_threads(1)
 
 

@@ -1,7 +1,7 @@
 """Whole runs with a critic: when each model is trained, what is logged, and what others can load afterwards."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,6 @@ from miniverl.engine.problem import WrongCall
 from miniverl.engine.recipe import Critic, Recipe
 
 TOKENS = torch.tensor([[1, 14, 5, 2, 7]])
-
-
-@pytest.fixture(autouse=True)
-def settings_restored() -> Iterator[None]:
-    """A run sets torch's process-wide switches; other tests must not see them."""
-    was = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.use_deterministic_algorithms(was)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

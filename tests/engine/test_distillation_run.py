@@ -1,7 +1,7 @@
 """Whole runs with teachers: they come near them, and go on after a stop to the bytes of a straight run."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from transformers import LlamaConfig, Qwen3Config
 
 from miniverl.engine import loop
@@ -39,15 +38,6 @@ TOP_K = Distillation(
     coefficient=1.0,
 )
 K1 = replace(TOP_K, loss="k1", top_k=None, min_log_prob=None, policy_gradient_clips=(0.2, 0.2))
-
-
-@pytest.fixture(autouse=True)
-def settings_restored() -> Iterator[None]:
-    """A run sets torch's process-wide switches; other tests must not see them."""
-    was = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.use_deterministic_algorithms(was)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

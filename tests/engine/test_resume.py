@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,14 +161,8 @@ def straight(tiny_recipe: Recipe, inputs: Inputs, tmp_path_factory: pytest.TempP
     return folder
 
 
-@pytest.fixture(autouse=True)
-def settings_restored() -> Iterator[None]:
-    with _settings_restored():
-        yield
-
-
 class _settings_restored:
-    """A run sets torch's process-wide switches; other tests must not see them."""
+    """As conftest.settings_restored, around what a module's fixture runs."""
 
     def __enter__(self) -> None:
         self._was = torch.are_deterministic_algorithms_enabled()

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,6 @@ SHAPE: dict[str, Any] = {
 COMPARED = ("trajectories.jsonl", "validation.jsonl", "metrics.jsonl", "adapter", "checkpoints")
 MESSAGES = ({"role": "user", "content": "1+2="},)
 BOTH = "{% for m in messages %}{{ '<|user|>' if m.role == 'user' else '<|assistant|>' }}{{ m.content }}{% endfor %}"
-
-
-@pytest.fixture(autouse=True)
-def settings_restored() -> Iterator[None]:
-    """A run sets torch's process-wide switches; other tests must not see them."""
-    was = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.use_deterministic_algorithms(was)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from miniverl.engine import loop
 from miniverl.engine.algorithm import GroupFilter, OverlongPenalty, RewardFunction
@@ -25,15 +23,6 @@ RAISES = """
 def compute_score(data_source, solution_str, ground_truth, extra_info, letter):
     raise ValueError(f"no {letter} in it")
 """
-
-
-@pytest.fixture(autouse=True)
-def settings_restored() -> Iterator[None]:
-    """A run sets torch's process-wide switches; other tests must not see them."""
-    was = torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.use_deterministic_algorithms(was)
-    torch.set_num_threads(1)
 
 
 @pytest.fixture
