@@ -222,7 +222,14 @@ def _lora_rank(model: str, target: str) -> Rule:
                 target=target,
                 lowered=None,
             )
-        served = model == _MODEL and context.leaves["actor_rollout_ref.rollout.name"] == "vllm"
+        if model == _CRITIC:
+            return Verdict(
+                classification=Class.UNSUPPORTED,
+                reason="the pin adapts a critic as if it wrote text: it stops there, or with older releases of "
+                "transformers leaves the critic's new head untrained",
+                fix=f"Set {field}=0, which trains every weight of the critic",
+            )
+        served = context.leaves["actor_rollout_ref.rollout.name"] == "vllm"
         merged = bool(context.leaves[f"{model}.lora.merge"])
         if value > _LARGEST_SERVED_RANK and served and not merged:
             return Verdict(

@@ -37,7 +37,6 @@ LAUNCHES: dict[str, dict[str, Any]] = {
         "algorithm.rollout_correction.rollout_rs": "token_k1,token_k2",
         "algorithm.rollout_correction.rollout_rs_threshold": "2,1",
         "critic.model.path": "Qwen/Qwen3-8B",
-        "critic.model.lora_rank": 4,
     },
     "two teachers": {
         "distillation.enabled": True,

@@ -58,9 +58,8 @@ CASES: dict[str, dict[str, Any]] = {
         "trainer.total_training_steps": 40,
     },
     "ppo": {**PPO, "trainer.critic_warmup": 3, "critic.shuffle": True},
-    "ppo, its critic an adapter on a cosine": {
+    "ppo, its critic on a cosine": {
         **PPO,
-        "critic.model.lora_rank": 8,
         "critic.optim.lr_scheduler_type": "cosine",
         "critic.loss_agg_mode": "seq-mean-token-sum-norm",
         "critic.loss_scale_factor": 64,
