@@ -192,15 +192,11 @@ def _epochs(table: Table) -> Rule:
         steps = context.leaves["trainer.total_training_steps"]
         if verdict.classification in REJECTING or not is_whole(steps, 1):
             return verdict
-        rows, batch = context.bindings["train_rows"], context.leaves["data.train_batch_size"]
-        known = rows is not None and is_whole(batch, 1)
-        last = rows // batch * value if known else steps
         return replace(
             verdict,
             classification=Class.INFORMATIONAL,
             label=None,
             reason="total_training_steps states the end; these epochs would end a run only before it",
-            warning=None if last >= steps else f"{field} ends the run after {last} steps",
         )
 
     return Rule("trainer.total_epochs", judge)

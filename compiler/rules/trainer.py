@@ -32,15 +32,39 @@ def total_steps(leaves: Mapping[str, Any], train_rows: int | None) -> int | None
 
     Without a stated count, all epochs of whole batches (trainer_base.py:712), overlong prompts included.
     """
-    stated, epochs = leaves["trainer.total_training_steps"], leaves["trainer.total_epochs"]
-    batch = leaves["data.train_batch_size"]
+    stated = leaves["trainer.total_training_steps"]
     if stated is not None:
         return int(stated) if is_whole(stated, 1) else None
+    return _steps_of_epochs(leaves, train_rows)
+
+
+def _steps_of_epochs(leaves: Mapping[str, Any], train_rows: int | None) -> int | None:
+    epochs, batch = leaves["trainer.total_epochs"], leaves["data.train_batch_size"]
     if train_rows is None or not is_whole(epochs, 1) or not is_whole(batch, 1):
         return None
     at_most = leaves["data.train_max_samples"]
     rows = min(train_rows, at_most) if is_whole(at_most, 1) else train_rows
     return min(int(rows // batch * epochs), LARGEST_WHOLE)
+
+
+def _total_epochs(field: str, value: Any, context: Context) -> Verdict:
+    """Upstream's loop saves and validates at the step of its count alone (v1/trainer_base.py:443-475)."""
+    limit = whole(field, at_least=1)
+    if not limit.accepts(value):
+        return reject(limit)
+    steps = context.leaves["trainer.total_training_steps"]
+    last = _steps_of_epochs(context.leaves, context.bindings["train_rows"])
+    return Verdict(
+        classification=Class.EXACT,
+        reason="ends the run, even where total_training_steps is larger",
+        label="steps.num_epochs",
+        target="steps.num_epochs",
+        lowered=value,
+        warning=f"{field} ends the run by step {last}; upstream then skips the validation and the checkpoint of "
+        "a last step, and a run here does not"
+        if last is not None and is_whole(steps, 1) and last < steps
+        else None,
+    )
 
 
 def _frequency(field: str) -> Limit:
@@ -220,12 +244,7 @@ RULES: tuple[Rule, ...] = (
     dead(
         "trainer.balance_batch", "the default trainer always balances; one device keeps its order"
     ),
-    lowers(
-        "trainer.total_epochs",
-        "steps.num_epochs",
-        "ends the run, even where total_training_steps is larger",
-        limit=whole("trainer.total_epochs", at_least=1),
-    ),
+    Rule("trainer.total_epochs", _total_epochs),
     lowers(
         "trainer.total_training_steps",
         "steps.num_steps",

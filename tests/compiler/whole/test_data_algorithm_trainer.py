@@ -191,6 +191,32 @@ def test_dividing_by_the_deviation_is_what_tells_grpo_from_dr_grpo(compiled):
     assert recipe.advantage.divides_by_std is False
 
 
+@pytest.mark.parametrize(
+    ("stated", "rows", "ends_by"), [(None, 0, None), (60, 0, None), (61, 0, 60), (31, 2048, 30)]
+)
+def test_epochs_that_end_the_run_before_its_steps_are_warned_about(finding, stated, rows, ends_by):
+    """4096 rows are 4 batches of 1024, and 15 epochs 60 steps; 2048 rows are half as many."""
+    changes = {"trainer.total_training_steps": stated, "data.train_max_samples": rows}
+    warning = finding("trainer.total_epochs", changes=changes).warning
+    assert (warning is None) == (ends_by is None)
+    assert ends_by is None or f"ends the run by step {ends_by}; " in str(warning)
+
+
+def test_epochs_of_rows_that_are_not_bound_yet_end_at_no_known_step(finding, unbound):
+    changes = {"trainer.total_training_steps": 10**6}
+    assert finding("trainer.total_epochs", changes=changes, bindings=unbound).warning is None
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_stopping_at_a_prompt_that_is_too_long_is_told_to_be_read_by_nothing(finding, drops):
+    """Upstream's default `error` sounds like a stop; such a prompt is dropped, or cut from the left."""
+    changes = {"data.filter_overlong_prompts": drops}
+    verdict = finding("data.truncation", "error", changes=changes)
+    assert verdict.classification == "informational_only"
+    assert verdict.reason.startswith("nothing reads it: a prompt that is too long is dropped, or")
+    assert finding("data.truncation", "middle", changes=changes).classification == "unsupported"
+
+
 @pytest.mark.parametrize(("every", "written"), [(-1, 0), (0, 0), (3, 3)])
 def test_checkpoints_are_saved_at_the_steps_stated(finding, every, written):
     assert finding("trainer.save_freq", every).lowered == written
