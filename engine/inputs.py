@@ -1,6 +1,6 @@
 """The inputs of a run: where they are, and what is read from them before the weights are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,16 +69,20 @@ class LoadedInputs:
 
 def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
     """Raises WrongCall for a model, data or rewards that the recipe cannot run with."""
+    unbound = list(_unbound(recipe, inputs))
+    if unbound:
+        raise WrongCall(unbound)
     models.check_folder(inputs.model)
     _require_weights(inputs.model, recipe.policy.weights_sha256)
     tokenizer = models.load_tokenizer(inputs.model)
     prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
     held_out: Sequence[Prompt] = ()
     if recipe.validation is not None:
-        path = _bound("validation", inputs.validation)
-        held_out = validation_prompts(path, recipe.data, tokenizer)
+        assert inputs.validation is not None
+        held_out = validation_prompts(inputs.validation, recipe.data, tokenizer)
     if recipe.critic is not None:
-        check_critic(recipe.critic, _bound("critic", inputs.critic), tokenizer)
+        assert inputs.critic is not None
+        check_critic(recipe.critic, inputs.critic, tokenizer)
     teacher_of_prompt: Mapping[int, int] = {}
     if recipe.distillation is not None:
         check_teachers(recipe.distillation, inputs.teachers, tokenizer)
@@ -104,24 +108,28 @@ def _reward_model(
 ) -> RewardModel | None:
     if recipe.reward.model is None:
         return None
-    folder = _bound("reward_model", inputs.reward_model)
-    return RewardModel(recipe.reward.model, folder, eos_token=tokenizer.eos_token)
+    assert inputs.reward_model is not None
+    return RewardModel(recipe.reward.model, inputs.reward_model, eos_token=tokenizer.eos_token)
 
 
 def _reward_function(recipe: Recipe, inputs: Inputs) -> UserFunction | None:
     if recipe.reward.function is None:
         return None
-    file = _bound("reward_function", inputs.reward_function)
-    return UserFunction(recipe.reward.function, file, recipe.reward.arguments)
+    assert inputs.reward_function is not None
+    return UserFunction(recipe.reward.function, inputs.reward_function, recipe.reward.arguments)
 
 
-def _bound(name: str, path: Path | None) -> Path:
-    """The path of what the recipe wants; raises WrongCall where there is none."""
-    if path is None:
-        reason, kind = _WANTED[name]
-        fix = f"Bind the {kind} that the recipe was compiled for"
-        raise WrongCall([_problem(name, None, reason, fix)])
-    return path
+def _unbound(recipe: Recipe, inputs: Inputs) -> Iterator[Problem]:
+    """All that the recipe wants and that is not there, in the order of `recipe.inputs`."""
+    fix = "Bind the {} that the recipe was compiled for"
+    for name in recipe.inputs:
+        if name in _WANTED and getattr(inputs, name) is None:
+            reason, kind = _WANTED[name]
+            yield _problem(name, None, reason, fix.format(kind))
+    teachers = () if recipe.distillation is None else recipe.distillation.teachers
+    for teacher in teachers[len(inputs.teachers) :]:
+        reason = "the policy of the recipe learns from it, and no model is bound for it"
+        yield _problem(teacher.input, None, reason, fix.format("model"))
 
 
 def _require_weights(folder: Path, sha256: str) -> None:

@@ -218,7 +218,9 @@ class _Training:
     def _append(self, step: int, cycled: Cycled, numbers: dict[str, float]) -> None:
         """Log the step, and complete its numbers."""
         experiences, responses = cycled.assembled.experiences, cycled.gathered.responses
-        numbers |= metrics.rollout_metrics(cycled.gathered.trajectories)
+        numbers |= metrics.rollout_metrics(
+            cycled.gathered.trajectories, self._recipe.rollout.samples_per_prompt
+        )
         numbers |= metrics.scoring_metrics(experiences, responses, cycled.entropy)
         numbers |= cycled.assembled.metrics
         if self._recipe.group_filter is not None:
@@ -230,10 +232,13 @@ class _Training:
         self._logs["metrics.jsonl"].append({"step": step, **finite(numbers)})
 
     def _validate(self, step: int) -> None:
+        assert self._recipe.validation is not None, "called for a recipe that validates"
         found, by_source = self._cycle.validate(step)
         for each in found:
             self._logs["validation.jsonl"].append(metrics.validation_row(step, each))
-        numbers = metrics.rollout_metrics([each.trajectory for each in found])
+        numbers = metrics.rollout_metrics(
+            [each.trajectory for each in found], self._recipe.validation.samples_per_prompt
+        )
         self._journal(ValidationFinished(step=step, metrics={**numbers, **by_source}))
 
     def _save(self, state: State) -> None:

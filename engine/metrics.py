@@ -3,7 +3,6 @@
 None of them enters the computation. Means are over trajectories unless the name says tokens.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from math import fsum
 from statistics import fmean, pstdev
@@ -17,15 +16,19 @@ from miniverl.engine.sample import Response
 from miniverl.engine.trajectory import Trajectory
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """`share_capped`: responses that the limit ended. `varying_groups_share`: groups that can teach something."""
-    rewards: dict[int, list[float]] = defaultdict(list)
-    for each in trajectories:
-        rewards[each.prompt_id].append(each.reward)
-    varying = [len(set(group)) > 1 for group in rewards.values()]
+def rollout_metrics(
+    trajectories: Sequence[Trajectory], samples_per_prompt: int
+) -> dict[str, float]:
+    """`share_capped`: responses that the limit ended. `varying_groups_share`: groups that can teach something.
+
+    The trajectories stand group by group: a prompt that is drawn twice has two.
+    """
+    rewards = [each.reward for each in trajectories]
+    starts = range(0, len(rewards), samples_per_prompt)
+    varying = [len(set(rewards[start : start + samples_per_prompt])) > 1 for start in starts]
     return {
-        "reward_mean": fmean(each.reward for each in trajectories),
-        "reward_std": pstdev(each.reward for each in trajectories),
+        "reward_mean": fmean(rewards),
+        "reward_std": pstdev(rewards),
         "prompt_tokens_mean": fmean(len(each.prompt_tokens) for each in trajectories),
         "response_tokens_mean": fmean(len(each.response_tokens) for each in trajectories),
         "share_capped": fmean(not each.is_finished for each in trajectories),
