@@ -28,7 +28,7 @@ COMPARED = (
 )
 TOP_K = Distillation(
     teachers=(),
-    routing_field="ability",
+    routing_field="data_source",
     loss="forward_kl_topk",
     top_k=4,
     min_log_prob=-10.0,
@@ -47,12 +47,12 @@ def inputs(
     make_model: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Inputs:
-    """The prompts of tiny_train, odd ones for one teacher and even ones for the other."""
+    """The prompts of tiny_train, from two sources: odd ones for one teacher and even ones for the other."""
     rows = [
-        row | {"ability": "odd" if number % 2 else "even"}
+        row | {"data_source": "odd" if number % 2 else "even"}
         for number, row in enumerate(read_rows(tiny_train))
     ]
-    train = tmp_path_factory.mktemp("two_abilities") / "train.parquet"
+    train = tmp_path_factory.mktemp("two_sources") / "train.parquet"
     pq.write_table(pa.Table.from_pylist(rows), train)
     teachers = (make_model(Qwen3Config, num_hidden_layers=1), make_model(LlamaConfig))
     return Inputs(model=tiny_model, train=train, teachers=teachers)

@@ -23,6 +23,10 @@ RAISES = """
 def compute_score(data_source, solution_str, ground_truth, extra_info, letter):
     raise ValueError(f"no {letter} in it")
 """
+ALIKE = """
+def compute_score(data_source, solution_str, ground_truth, extra_info, letter):
+    return {"score": 1.0, "style": 2.0}
+"""
 
 
 @pytest.fixture
@@ -99,6 +103,12 @@ def test_what_the_function_tells_is_kept_and_the_penalty_comes_off_the_reward(ru
 def test_what_the_function_raises_ends_the_run_with_the_prompt(run):
     with pytest.raises(Refused, match=r"reward of prompt \d+ .* raised ValueError: no a in it"):
         run(RAISES)
+
+
+def test_rewards_of_which_nothing_can_be_learnt_end_the_run(run):
+    """Behind one pass over the ten prompts, and not before something else ends it."""
+    with pytest.raises(Refused, match=r"none of 10 prompts, a whole pass .* 0 of the 2 groups"):
+        run(ALIKE)
 
 
 def test_a_file_that_is_not_the_trusted_one_stops_the_run_before_it_starts(run):
