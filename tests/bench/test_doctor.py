@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from miniverl.bench import doctor
+from miniverl.bench import doctor, workload
 from miniverl.bench.fetch import fetch
 from miniverl.compiler.upstream import quiet
 
@@ -24,7 +24,7 @@ def test_the_report_is_json_of_every_part(cache: Path) -> None:
     report = doctor.examine(os.environ)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert report["profile"] == "cpu"
-    assert set(report["workloads"]) == {"smollm2-grpo", "smollm2-grpo-ci", "smollm2-grpo-learn"}
+    assert set(report["workloads"]) == set(workload.names())
 
 
 def test_looking_fetches_nothing_and_leaves_no_trace(cache: Path) -> None:

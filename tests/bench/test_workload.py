@@ -37,14 +37,18 @@ def _state(plain: dict[str, Any], setting: str) -> None:
 def test_every_document_is_valid_and_named_as_its_file() -> None:
     assert names() == [
         "smollm2-dr-grpo",
+        "smollm2-gpg",
         "smollm2-grpo",
         "smollm2-grpo-ci",
         "smollm2-grpo-learn",
+        "smollm2-grpo-passk",
         "smollm2-grpo-reward-model",
         "smollm2-opd-k1",
         "smollm2-opd-topk",
+        "smollm2-opo",
         "smollm2-ppo",
         "smollm2-reinforce-plus-plus",
+        "smollm2-reinforce-plus-plus-baseline",
         "smollm2-rloo",
     ]
     assert [workload(name).name for name in names()] == names()
