@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -11,13 +12,46 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import parse
 from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.profiles import Profile
-from miniverl.compiler.rule import Verdict
+from miniverl.compiler.rule import Class, Verdict
 from miniverl.compiler.suggest import did_you_mean
+from miniverl.engine.bounds import POLICY_LOSS_ARGUMENTS
 from miniverl.engine.problem import Problem, WrongCall
 
 # Per leaf the values that upstream takes, and the lines that read it; a leaf without lines is read by nothing.
 READERS: Mapping[str, Mapping[str, Any]] = json.loads(
     (files("miniverl.compiler") / "readers.json").read_text(encoding="utf-8")
+)
+
+_ACTOR = "actor_rollout_ref.actor"
+_KL = "algorithm.use_kl_in_reward"
+# What selects leaves that nothing reads by default; the first under which a leaf is read is told.
+_SWITCHES: tuple[Mapping[str, Any], ...] = (
+    {f"{_ACTOR}.use_kl_loss": True},
+    {_KL: True},
+    {_KL: True, "algorithm.kl_ctrl.type": "adaptive"},
+    {"algorithm.adv_estimator": "grpo"},
+    {"algorithm.filter_groups.enable": True},
+    {"algorithm.rollout_correction.rollout_is": "token"},
+    {"algorithm.rollout_correction.rollout_rs": "token_k1"},
+    {"critic.enable": True},
+    {"critic.enable": True, "critic.optim.lr_scheduler_type": "cosine"},
+    {"distillation.enabled": True},
+    {
+        "distillation.enabled": True,
+        "distillation.distillation_loss.loss_mode": "forward_kl_topk",
+    },
+    {
+        "distillation.enabled": True,
+        "distillation.distillation_loss.loss_mode": "k1",
+        "distillation.distillation_loss.use_policy_gradient": True,
+    },
+    {"reward.reward_model.enable": True},
+    {"actor_rollout_ref.model.lora_rank": 8},
+    {f"{_ACTOR}.shuffle": True},
+    {f"{_ACTOR}.optim.lr_scheduler_type": "cosine"},
+    {f"{_ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"},
+    {f"{_ACTOR}.use_dynamic_bsz": True},
+    *({f"{_ACTOR}.policy_loss.loss_mode": name} for name in POLICY_LOSS_ARGUMENTS),
 )
 
 
@@ -37,6 +71,7 @@ def explain(
     return {
         "classes": dict(_classes(field, chosen.verl, defaults)),
         "classification": str(verdict.classification),
+        "counts_with": _counts_with(field, chosen, defaults),
         "default": defaults[field],
         "example": f"{_own(field)}={_example(defaults[field], reading.get('type', ''))}",
         "field": field,
@@ -62,6 +97,11 @@ def text(explained: Mapping[str, Any]) -> str:
     ]
     if explained["unit"]:
         lines.insert(2, f"  unit      {explained['unit']}")
+    counts = explained["counts_with"]
+    if counts:
+        lines.append(
+            f"  counts    with {counts['overrides']}, as {counts['classification']}: {counts['reason']}"
+        )
     if explained["recipe_path"]:
         lines.append(f"  recipe    {explained['recipe_path']}")
     if explained["fix"]:
@@ -78,6 +118,28 @@ def text(explained: Mapping[str, Any]) -> str:
 def _verdict(field: str, profile: Profile, defaults: Mapping[str, Any]) -> Verdict:
     context = profiles.nothing_set(profile, defaults, parse([]))
     return profile.table.judge(field, defaults[field], context)
+
+
+def _counts_with(
+    field: str, profile: Profile, defaults: Mapping[str, Any]
+) -> Mapping[str, str] | None:
+    """The overrides under which a leaf that nothing reads by default is read, and what it then means."""
+    if _verdict(field, profile, defaults).classification is not Class.INFORMATIONAL:
+        return None
+    nothing_set = profiles.nothing_set(profile, defaults, parse([]))
+    for switch in _SWITCHES:
+        if field in switch or not switch.keys() <= defaults.keys():
+            continue
+        moved = {copy: switch[copied] for copy, copied in FOLLOWS.items() if copied in switch}
+        context = replace(nothing_set, leaves={**nothing_set.leaves, **moved, **switch})
+        verdict = profile.table.judge(field, context.leaves[field], context)
+        if verdict.classification is not Class.INFORMATIONAL:
+            return {
+                "classification": str(verdict.classification),
+                "overrides": " ".join(f"{one}={value}" for one, value in switch.items()),
+                "reason": verdict.reason,
+            }
+    return None
 
 
 def _classes(field: str, verl: str, defaults: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,8 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.explain import explain, text
 from miniverl.engine.problem import WrongCall
 
+ACTOR = "actor_rollout_ref.actor"
+
 
 def test_a_leaf_is_explained_by_default_class_reason_recipe_path_and_readers():
     explained = explain("data.seed")
@@ -13,6 +15,7 @@ def test_a_leaf_is_explained_by_default_class_reason_recipe_path_and_readers():
     assert explained == {
         "classes": classes,
         "classification": "exact",
+        "counts_with": None,
         "default": None,
         "example": "data.seed=1",
         "field": "data.seed",
@@ -36,6 +39,36 @@ def test_a_leaf_that_nothing_reads_says_so():
     explained = explain("data.truncation")
     assert explained["readers"] == []
     assert "read by   nothing" in text(explained)
+
+
+@pytest.mark.parametrize(
+    ("field", "overrides", "classification"),
+    [
+        (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.use_kl_loss=True", "exact"),
+        (
+            "algorithm.kl_ctrl.horizon",
+            "algorithm.use_kl_in_reward=True algorithm.kl_ctrl.type=adaptive",
+            "exact",
+        ),
+        (f"{ACTOR}.tau_pos", f"{ACTOR}.policy_loss.loss_mode=sapo", "exact"),
+        (
+            "critic.optim.min_lr_ratio",
+            "critic.enable=True critic.optim.lr_scheduler_type=cosine",
+            "exact",
+        ),
+        ("trainer.esi_redundant_time", None, None),
+    ],
+)
+def test_a_leaf_that_a_switch_selects_says_which_and_what_it_then_means(
+    field, overrides, classification
+):
+    explained = explain(field)
+    counts = explained["counts_with"]
+    assert (counts and counts["overrides"], counts and counts["classification"]) == (
+        overrides,
+        classification,
+    )
+    assert (f"  counts    with {overrides}, as " in text(explained)) == (overrides is not None)
 
 
 def test_text_for_people_names_default_class_and_fix():
