@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 from miniverl.compiler import profiles, upstream
 from miniverl.compiler import source as sources
@@ -14,7 +14,7 @@ from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.rule import Class, Verdict
 from miniverl.compiler.suggest import did_you_mean
-from miniverl.engine.bounds import POLICY_LOSS_ARGUMENTS
+from miniverl.engine.algorithm import PolicyLossName
 from miniverl.engine.problem import Problem, WrongCall
 
 # Per leaf the values that upstream takes, and the lines that read it; a leaf without lines is read by nothing.
@@ -51,7 +51,7 @@ _SWITCHES: tuple[Mapping[str, Any], ...] = (
     {f"{_ACTOR}.optim.lr_scheduler_type": "cosine"},
     {f"{_ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"},
     {f"{_ACTOR}.use_dynamic_bsz": True},
-    *({f"{_ACTOR}.policy_loss.loss_mode": name} for name in POLICY_LOSS_ARGUMENTS),
+    *({f"{_ACTOR}.policy_loss.loss_mode": name} for name in get_args(PolicyLossName)),
 )
 
 
