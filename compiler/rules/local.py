@@ -157,7 +157,8 @@ RULES: tuple[Rule, ...] = (
         "resident",
         "swap",
         "shared",
-        reason="where parts lie between their phases; results do not depend on it",
+        reason="where parts lie between their phases, which wins over upstream's hints of offloading and memory; "
+        "results do not depend on it",
         not_run={},
     ),
     _one_of(

@@ -12,9 +12,9 @@ from miniverl.compiler.profiles import DEFAULTS, FOREIGN, PROFILES, called, name
 from miniverl.engine.problem import WrongCall
 
 FROZEN = {
-    "verl-rl-v0.9-single-gpu-v1": "06e129b5c530b09c80cbc022e650329d86a0a58dbc00fdb779ce163c51925123",
-    "verl-rl-v0.9-single-gpu-v2": "b4aceb4e00dc797956ffdef12f80349ab03c3de8ecb1b1224da95b6b3368b7c1",
-    "verl-rl-v0.9-single-gpu-v3": "badd084be86385e1ad88e2345adbb365fc72a2c0687dd2e0ed638f9e344d7a63",
+    "verl-rl-v0.9-single-gpu-v1": "f1b61e9223690b071c993a461256ebd2a491ea02f5050247587df6b58fe48720",
+    "verl-rl-v0.9-single-gpu-v2": "22a051c99e8b8e61d3e39c2cbb9f6d91c0da6257ad14aea944c986ec35b06ad8",
+    "verl-rl-v0.9-single-gpu-v3": "2ef77467ef75f73b4fc2463eb539e3801a13b60745a448f71752d2556ec32114",
     "verl-rl-v0.9-single-gpu-v4": "a7def4bcf0ab643bdf4a2fcb247d73d9a72a285f98cc7df5bc082990511309cf",
     "verl-rl-v0.9-single-gpu-v5": "41b3031214f7ce1fd855bc46c4602aa8b597298b51f5b179dc8eb45a09b9214e",
     "verl-opd-v0.8-single-gpu-v1": "048ca341b136fe4e425a75aa26c997b2ac46671360980b2a3079441d6aad4de1",

@@ -173,6 +173,18 @@ def test_the_first_profile_has_no_kl_and_the_later_ones_have(compile_subset):
     assert compile_subset(V2, changes=kl).recipe.kl_loss.coefficient == 0.01
 
 
+@pytest.mark.parametrize("strategy", ["resident", "swap"])
+def test_a_stated_placement_wins_over_hints_of_memory_and_says_so(compile_subset, strategy):
+    result = compile_subset(changes={"miniverl.memory.strategy": strategy})
+    by_field = {finding.field: finding for finding in result.findings}
+    placement = by_field["miniverl.memory.strategy"]
+    assert (placement.classification, placement.value) == ("exact", strategy)
+    assert "wins over upstream's hints of offloading and memory" in placement.reason
+    hint = by_field["actor_rollout_ref.rollout.gpu_memory_utilization"]
+    assert hint.classification == "locally_lowered"
+    assert result.recipe == compile_subset().recipe
+
+
 @pytest.mark.parametrize(
     ("field", "value", "fix"),
     [
