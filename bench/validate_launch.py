@@ -169,13 +169,16 @@ def _step_times(step: Json) -> Iterator[Mistake]:
 def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
     """Tokens and responses within what one batch can hold."""
     responses = recipe["logical_batch"] * recipe["samples_per_prompt"]
-    tokens = responses * recipe["response_limit"]
-    epochs = recipe["compiled"]["update"]["epochs"]
+    # A filter samples more groups than it keeps.
+    groups = step["metrics"].get("groups_drawn", recipe["logical_batch"])
+    drawn = round(groups) * recipe["samples_per_prompt"]
+    times = {"update": recipe["compiled"]["update"]["epochs"]}
     for name in RATES.keys() & step["phases"].keys():
-        found, limit = step["phases"][name]["tokens"], tokens * (epochs if name == "update" else 1)
+        found, held = step["phases"][name]["tokens"], drawn if name == "rollout" else responses
+        limit = held * recipe["response_limit"] * times.get(name, 1)
         if found > limit:
             field = pointer("phases", name, "tokens")
-            yield field, found, f"more than {responses} responses of the recipe's limit: {limit}"
+            yield field, found, f"more than {held} responses of the recipe's limit: {limit}"
     work = step["work"]
     if "status" in work:
         return
@@ -187,7 +190,8 @@ def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
         found = f"{len(work['prompt_ids'])} prompts"
         yield "/work/prompt_ids", found, f"the recipe's batch has {recipe['logical_batch']}"
     rollout = step["phases"].get("rollout")
-    if rollout and rollout["tokens"] != work["response_tokens"]:
+    is_other = rollout and rollout["tokens"] != work["response_tokens"]
+    if is_other and (drawn == responses or rollout["tokens"] < work["response_tokens"]):
         reason = f"the rollout counted {rollout['tokens']}"
         yield "/work/response_tokens", work["response_tokens"], reason
 

@@ -377,3 +377,16 @@ def test_an_invalid_record_is_refused_with_its_path(record: Record, tmp_path: Pa
         load(tmp_path / "record.json")
     origins = {problem.origin for problem in refused.value.problems}
     assert origins == {str(tmp_path / "record.json")}
+
+
+def test_a_filter_samples_more_groups_than_the_step_keeps(record: Record) -> None:
+    """A step of 4 x 4 responses that drew 6 groups: the rollout's tokens are those of 24 responses, at most."""
+    for launch in record["launches"]:
+        for step in filter(lambda step: step["is_finished"], launch["steps"]):
+            step["metrics"]["groups_drawn"] = 6.0
+            step["phases"]["rollout"]["tokens"] += 8 * 20
+    filtered = records.complete(record)
+    assert fields(filtered) == []
+    first = filtered["launches"][0]["steps"][0]
+    first["phases"]["rollout"]["tokens"] = 24 * 32 + 1
+    assert "/launches/0/steps/0/phases/rollout/tokens" in fields(records.complete(filtered))
