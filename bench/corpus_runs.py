@@ -3,10 +3,12 @@
     python -m miniverl.bench.corpus_runs [CASE ...]
 
 Each case is a workload of its own (`corpus-CASE`, as in `miniverl bench corpus-ppo`): the launch with its own losses,
-rates and weights, at the size that corpus_runs.yaml states. Prints a Markdown table from the records, and ends with 1
+rates and weights, at the size that corpus_runs.yaml states. Of a case that resumed exactly the record is kept, and
+not the runs. Prints a Markdown table from the records, and ends with 1
 unless all of them were measured and resumed exactly.
 """
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,8 +54,17 @@ def _answer(names: Sequence[str], out: Path) -> Exit:
         with bars() as progress:
             plan = suite.prepare(request, progress)
         measured.append(suite.measure(plan, say))
+        if measured[-1].exit is Exit.DONE:
+            _drop_runs(plan.folder)
     click.echo(table([validate.load(each.path) for each in measured]))
     return Exit.DONE if all(each.exit is Exit.DONE for each in measured) else Exit.NO
+
+
+def _drop_runs(folder: Path) -> None:
+    """What exact runs leave takes gigabytes a case; the record has its digests. Others stay to be looked at."""
+    for run in folder.iterdir():
+        if (run / "checkpoints").is_dir():
+            shutil.rmtree(run)
 
 
 @click.command(help=__doc__)
