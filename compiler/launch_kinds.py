@@ -25,7 +25,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     ),
     (
         re.compile(
-            r"\A\s*(?:@echo off\b|rem\s|::|setlocal\b)|^\s*set\s+\w+=.*%\w+%",
+            r"\A\s*(?:@echo off\b|rem\s|::|setlocal\b)|^\s*set\s+\w+=.*%\w+%|[ \t]\^[ \t]*\r?$",
             re.IGNORECASE | re.MULTILINE,
         ),
         "it is a Windows command file",

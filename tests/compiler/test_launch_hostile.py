@@ -110,6 +110,7 @@ def test_a_script_that_bash_does_not_read_is_refused_with_its_line(text: str) ->
     ("text", "what"),
     [
         ("@echo off\r\nset X=1\r\npython -m verl.trainer.main_ppo ^\r\n a.b=%X%\r\n", "Windows"),
+        ("python -m verl.trainer.main_ppo ^\r\n data.seed=1\r\n", "Windows"),
         ('$env:HOME = "x"\npython -m verl.trainer.main_ppo `\n  a.b=1\n', "PowerShell"),
         (
             "resources:\n  accelerators: H100:8\nrun: |\n  python3 -m verl.trainer.main_ppo\n",
