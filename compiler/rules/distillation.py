@@ -19,6 +19,7 @@ from miniverl.compiler.rule import (
     reject,
     set_in_vain,
 )
+from miniverl.compiler.rules.algorithm import KL_ESTIMATORS
 from miniverl.compiler.rules.limits import is_number, number, truth, whole
 from miniverl.compiler.rules.repeated import keeps_class
 from miniverl.compiler.rules.switches import distils
@@ -26,16 +27,7 @@ from miniverl.compiler.rules.teachers import TEACHERS, teacher_entries, unstated
 
 _LOSS = "distillation.distillation_loss"
 _TOP_K = "forward_kl_topk"
-_LOSSES: Mapping[str, str] = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-    _TOP_K: _TOP_K,
-}
+_LOSSES: Mapping[str, str] = {**KL_ESTIMATORS, _TOP_K: _TOP_K}
 _NO_TEACHER = "not read: this launch has no teacher"
 
 

@@ -1,6 +1,10 @@
 """The documentation points at what is there."""
 
 import re
+import shlex
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -38,3 +42,18 @@ def test_the_code_that_the_how_to_shows_is_the_code():
 def test_every_page_is_linked_from_the_readme_or_another_page(page):
     others = [ROOT / "README.md", *(set(ROOT.glob("docs/*.md")) - {page})]
     assert any(page.name in other.read_text(encoding="utf-8") for other in others)
+
+
+def test_the_readme_shows_what_its_compile_command_prints() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    _, _, behind = text.partition("    .venv/bin/miniverl compile ")
+    command, _, shown = behind.partition("\n\n")
+    arguments = shlex.split(command.replace("\\\n", " "))
+    done = subprocess.run(
+        [sys.executable, "-m", "miniverl.bench", "compile", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = [line.rstrip() for line in done.stderr.splitlines()]
+    assert printed == textwrap.dedent(shown.partition("\n\n")[0]).splitlines()
