@@ -6,7 +6,7 @@ came after the last checkpoint, and computes the same bytes again.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from miniverl.engine.events import (
     ValidationFinished,
     Warned,
 )
+from miniverl.engine.experience import Experience
 from miniverl.engine.export import export, export_critic
 from miniverl.engine.gather import filter_metrics
 from miniverl.engine.identity import identity, make_deterministic
@@ -37,10 +38,10 @@ from miniverl.engine.kl_reward import next_coefficient
 from miniverl.engine.order import Cursor, num_steps
 from miniverl.engine.policy_update import policy_objectives
 from miniverl.engine.problem import Refused
-from miniverl.engine.recipe import Dtype, Recipe
+from miniverl.engine.recipe import Critic, Dtype, Recipe
 from miniverl.engine.roles import Roles, load_roles
 from miniverl.engine.schedule import factor
-from miniverl.engine.update import Plan, update
+from miniverl.engine.update import Objective, Plan, update
 
 __all__ = ["Inputs", "run"]
 
@@ -155,56 +156,54 @@ class _Training:
         )
 
     def _update_critic(self, step: int, ticks: int, cycled: Cycled) -> dict[str, float]:
-        """As `_update_policy`; its numbers are told apart by their names."""
-        critic, optimizer = self._roles.critic, self._roles.critic_optimizer
-        recipe, experiences = self._recipe.critic, cycled.assembled.experiences
+        """Its numbers are told apart by their names."""
+        recipe, critic = self._recipe.critic, self._roles.critic
         if recipe is None:
             return {}
         assert critic is not None
-        assert optimizer is not None
+        objectives = partial(critic_objective, critic, recipe)
         with self._clock.phase("critic_update", step) as counted:
-            numbers = update(
-                critic.trained(),
-                optimizer,
-                experiences,
-                Plan.of(
-                    recipe.update,
-                    self._recipe.rollout.samples_per_prompt,
-                    recipe.mini_batch_seed,
-                    recipe.optimizer,
-                ),
-                partial(critic_objective, critic, recipe),
-                learning_rate=recipe.optimizer.learning_rate
-                * factor(ticks, recipe.learning_rate_schedule),
+            numbers = self._updated(
+                "critic", recipe, recipe.mini_batch_seed, ticks, cycled, objectives
             )
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
-        if numbers["skipped_steps"]:
-            self._journal(_skipped("critic", step, int(numbers["skipped_steps"])))
+        self._tell_skipped("critic", step, numbers)
         named = {f"critic_{name}": value for name, value in numbers.items()}
-        return named | value_metrics(experiences)
+        return named | value_metrics(cycled.assembled.experiences)
 
     def _update_policy(self, step: int, ticks: int, cycled: Cycled) -> dict[str, float]:
-        """`ticks`: how often the learning rate has moved on before."""
-        recipe, experiences = self._recipe, cycled.assembled.experiences
+        recipe = self._recipe
+        objectives = policy_objectives(self._roles.policy, recipe, step=step)
         with self._clock.phase("update", step) as counted:
-            numbers = update(
-                self._roles.policy.trained(),
-                self._roles.policy_optimizer,
-                experiences,
-                Plan.of(
-                    recipe.update,
-                    recipe.rollout.samples_per_prompt,
-                    recipe.seeds.mini_batches,
-                    recipe.optimizer,
-                ),
-                policy_objectives(self._roles.policy, recipe, step=step),
-                learning_rate=recipe.optimizer.learning_rate
-                * factor(ticks, recipe.learning_rate_schedule),
-            )
+            seed = recipe.seeds.mini_batches
+            numbers = self._updated("policy", recipe, seed, ticks, cycled, objectives)
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
-        if numbers["skipped_steps"]:
-            self._journal(_skipped("policy", step, int(numbers["skipped_steps"])))
+        self._tell_skipped("policy", step, numbers)
         return numbers
+
+    def _updated(
+        self,
+        role: str,
+        of: Recipe | Critic,
+        seed: int,
+        ticks: int,
+        cycled: Cycled,
+        objectives: Callable[[Sequence[Experience]], Objective],
+    ) -> dict[str, float]:
+        """`of` says how it is trained; `ticks`: how often its learning rate has moved on before."""
+        part = self._roles.parts[role]
+        return update(
+            part.parameters,
+            part.optimizer,
+            cycled.assembled.experiences,
+            Plan.of(of.update, self._recipe.rollout.samples_per_prompt, seed, of.optimizer),
+            objectives,
+            learning_rate=of.optimizer.learning_rate * factor(ticks, of.learning_rate_schedule),
+        )
+
+    def _tell_skipped(self, role: str, step: int, numbers: Mapping[str, float]) -> None:
+        if numbers["skipped_steps"]:
+            self._journal(_skipped(role, step, int(numbers["skipped_steps"])))
 
     def _next_kl_coefficient(self, coefficient: float | None, assembled: Assembled) -> float | None:
         if coefficient is None:
