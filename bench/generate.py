@@ -1,6 +1,6 @@
 """Regenerates committed prompt rows from the generator that their pin names.
 
-    python -m miniverl.bench.generate chain-sum          writes bench/data/chain-sum.jsonl
+    python -m miniverl.bench.generate chain-sum ...      writes bench/data/chain-sum.jsonl, ...
 
 Needs the `data` dependency group. One line is one row in verl's layout, as RFC 8785 JSON; the rows of a
 split stand together, in the order in which their questions first appear in the generator's stream.
@@ -16,7 +16,7 @@ from typing import Any
 import reasoning_gym
 import rfc8785
 
-from miniverl.bench.pin import GeneratedPin, Generator, pin
+from miniverl.bench.pin import GeneratedPin, Generator, Task, pin
 from miniverl.engine.problem import CannotHere, Problem
 
 Row = dict[str, Any]
@@ -28,11 +28,13 @@ def rows(dataset: GeneratedPin) -> list[Row]:
     places = [
         (name, index) for name, split in dataset.splits.items() for index in range(split.rows)
     ]
-    drawn = list(islice(_distinct_questions(dataset.generator), len(places)))
-    assert len(drawn) == len(places), f"only {len(drawn)} distinct questions in the stream"
+    tasks = dataset.generator.tasks
+    turns = zip(*(_distinct_rows(dataset.generator, task) for task in tasks), strict=False)
+    drawn = list(islice((row for turn in turns for row in turn), len(places)))
+    assert len(drawn) == len(places), f"only {len(drawn)} distinct questions in turn"
     return [
-        _row(dataset.generator, split, index, question)
-        for (split, index), question in zip(places, drawn, strict=True)
+        row | {"extra_info": {"split": split, "index": index, **row["extra_info"]}}
+        for (split, index), row in zip(places, drawn, strict=True)
     ]
 
 
@@ -54,31 +56,27 @@ def _require_version(generator: Generator) -> None:
         raise CannotHere([problem])
 
 
-def _distinct_questions(generator: Generator) -> Iterator[tuple[int, str, str]]:
-    """(place in the stream, question, answer) of every question that has not appeared before."""
+def _distinct_rows(generator: Generator, task: Task) -> Iterator[Row]:
+    """Every question that has not appeared before, with its place in the task's stream."""
     stream = reasoning_gym.create_dataset(
-        generator.task, seed=generator.seed, size=generator.draws, **generator.arguments
+        task.name, seed=generator.seed, size=task.draws, **task.arguments
     )
     seen: set[str] = set()
-    for place in range(generator.draws):
+    for place in range(task.draws):
         entry = stream[place]
         if entry["question"] not in seen:
             seen.add(entry["question"])
-            yield place, entry["question"], entry["answer"]
-
-
-def _row(generator: Generator, split: str, index: int, drawn: tuple[int, str, str]) -> Row:
-    place, question, answer = drawn
-    return {
-        "data_source": f"{generator.distribution}/{generator.task}",
-        "prompt": [{"role": "user", "content": question + generator.suffix}],
-        "ability": generator.ability,
-        "reward_model": {"style": "rule", "ground_truth": answer},
-        "extra_info": {"split": split, "index": index, "draw": place},
-    }
+            yield {
+                "data_source": f"{generator.distribution}/{task.name}",
+                "prompt": [{"role": "user", "content": entry["question"] + task.suffix}],
+                "ability": task.ability,
+                "reward_model": {"style": "rule", "ground_truth": entry["answer"]},
+                "extra_info": {"draw": place},
+            }
 
 
 if __name__ == "__main__":
-    chosen = pin(sys.argv[1])
-    assert isinstance(chosen, GeneratedPin), f"{sys.argv[1]} is not generated"
-    (Path(__file__).with_name("data") / chosen.file).write_bytes(lines(chosen))
+    for name in sys.argv[1:]:
+        chosen = pin(name)
+        assert isinstance(chosen, GeneratedPin), f"{name} is not generated"
+        (Path(__file__).with_name("data") / chosen.file).write_bytes(lines(chosen))

@@ -73,17 +73,24 @@ class HubPin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Generator:
-    """What the rows were drawn from: the first `draws` questions of a task, each distinct one once."""
+class Task:
+    """Of its first `draws` questions, each distinct one once."""
 
-    distribution: str
-    version: str
-    task: str
+    name: str
     arguments: Mapping[str, Any]
-    seed: int
     draws: int
     suffix: str  # appended to every question
     ability: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generator:
+    """What the rows were drawn from: the tasks take turns."""
+
+    distribution: str
+    version: str
+    seed: int
+    tasks: tuple[Task, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ workload computes is in its digest; titles and reasons are not.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -42,13 +42,15 @@ class WorkloadBindings:
     critic: str | None = None
     reward_model: str | None = None
     teacher: str | None = None
+    teachers: Mapping[str, str] | None = None  # in place of one: by the key of their prompts
 
     @property
     def models(self) -> dict[str, str]:
         """The pin of each model, by the role that it is bound to."""
         others = {"critic": self.critic, "reward_model": self.reward_model, "teacher": self.teacher}
         named = {role: pin for role, pin in others.items() if pin is not None}
-        return {"model": self.model, **named}
+        keyed = {f"teacher.{key}": pin for key, pin in (self.teachers or {}).items()}
+        return {"model": self.model, **named, **keyed}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +85,10 @@ class Workload:
         plain = asdict(self)
         plain["overrides"] = [override.set for override in self.overrides]
         del plain["title"]
+        # What a workload may leave out counts where it is stated, so a new field moves no older digest.
+        optional = {part.name for part in fields(WorkloadBindings) if part.default is None}
+        for name in optional & {n for n, bound in plain["bindings"].items() if bound is None}:
+            del plain["bindings"][name]
         return sha256_of(json.loads(json.dumps(plain)))
 
     @property
@@ -226,6 +232,8 @@ def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
             data = pins().get(name)
             if not isinstance(data, GeneratedPin) or split not in data.splits:
                 yield f"workload.bindings.{field}", rows, "expected pin/split of a data pin"
+    if read.bindings.teacher is not None and read.bindings.teachers is not None:
+        yield "workload.bindings.teachers", read.bindings.teachers, "one teacher is bound already"
     if read.bindings.train == read.bindings.validation:
         yield "workload.bindings.validation", read.bindings.validation, "it is the training split"
 

@@ -11,25 +11,31 @@ import rfc8785
 
 from miniverl.bench.pin import GeneratedPin, pin
 
+PINS = ("chain-sum", "sums-and-products")
 
-def _pin() -> GeneratedPin:
-    chosen = pin("chain-sum")
+
+def _pin(name: str = "chain-sum") -> GeneratedPin:
+    chosen = pin(name)
     assert isinstance(chosen, GeneratedPin)
     return chosen
 
 
-@pytest.fixture(scope="module")
-def committed() -> bytes:
-    return (files("miniverl.bench") / "data" / _pin().file).read_bytes()
+def _committed(name: str) -> bytes:
+    return (files("miniverl.bench") / "data" / _pin(name).file).read_bytes()
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _committed(name).splitlines()]
 
 
 @pytest.fixture(scope="module")
-def rows(committed: bytes) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in committed.splitlines()]
+def rows() -> list[dict[str, Any]]:
+    return _rows("chain-sum")
 
 
-def test_every_line_is_canonical_json(committed: bytes, rows: list[dict[str, Any]]) -> None:
-    assert committed == b"".join(rfc8785.dumps(row) + b"\n" for row in rows)
+@pytest.mark.parametrize("name", PINS)
+def test_every_line_is_canonical_json(name: str) -> None:
+    assert _committed(name) == b"".join(rfc8785.dumps(row) + b"\n" for row in _rows(name))
 
 
 def test_a_row_has_upstreams_layout(rows: list[dict[str, Any]]) -> None:
@@ -68,9 +74,22 @@ def test_every_ground_truth_is_the_result(rows: list[dict[str, Any]]) -> None:
         assert row["reward_model"]["ground_truth"] == str(result)
 
 
-def test_the_generator_gives_the_committed_bytes_again(committed: bytes) -> None:
+def test_of_two_sources_the_questions_take_turns_and_none_comes_twice() -> None:
+    rows = _rows("sums-and-products")
+    assert [row["data_source"] for row in rows] == [
+        "reasoning-gym/chain_sum",
+        "reasoning-gym/products",
+    ] * 80
+    assert len({row["prompt"][0]["content"] for row in rows}) == 160
+    for row in rows[1::2]:
+        ((left, right),) = re.findall(r": (\d) \* (\d)\. ", row["prompt"][0]["content"])
+        assert row["reward_model"]["ground_truth"] == str(int(left) * int(right))
+
+
+@pytest.mark.parametrize("name", PINS)
+def test_the_generator_gives_the_committed_bytes_again(name: str) -> None:
     pytest.importorskip("reasoning_gym", reason="the data dependency group is not installed")
     from miniverl.bench.generate import lines
 
-    made = lines(_pin())
-    assert hashlib.sha256(made).hexdigest() == hashlib.sha256(committed).hexdigest()
+    made = lines(_pin(name))
+    assert hashlib.sha256(made).hexdigest() == hashlib.sha256(_committed(name)).hexdigest()

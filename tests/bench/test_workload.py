@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import load
 from miniverl.bench.fetch import fetch
 from miniverl.bench.workload import compile_arguments, extended, names, parse, workload
@@ -45,6 +46,7 @@ def test_every_document_is_valid_and_named_as_its_file() -> None:
         "smollm2-grpo-reward-model",
         "smollm2-opd-k1",
         "smollm2-opd-topk",
+        "smollm2-opd-two-teachers",
         "smollm2-opo",
         "smollm2-ppo",
         "smollm2-reinforce-plus-plus",
@@ -224,3 +226,36 @@ def test_a_document_that_extends_another_states_what_differs() -> None:
         "bindings": {"model": "m", "validation": "v"},
         "seed": 1,
     }
+
+
+def test_each_of_several_teachers_is_bound_by_its_key() -> None:
+    chosen = workload("smollm2-opd-two-teachers")
+    assert chosen.pins == (
+        "smollm2-135m-20-layers",
+        "smollm2-135m-instruct",
+        "smollm2-135m-25-layers",
+        "sums-and-products",
+    )
+    folders = {name: Path("cache") / name for name in chosen.pins}
+    bound = compile_arguments(chosen, None, folders).bindings
+    assert bound[1:3] == (
+        "teacher.reasoning-gym/chain_sum=cache/smollm2-135m-instruct",
+        "teacher.reasoning-gym/products=cache/smollm2-135m-25-layers",
+    )
+
+
+def test_a_workload_has_one_teacher_or_several_by_key(plain: dict[str, Any]) -> None:
+    plain["bindings"]["teacher"] = "smollm2-135m-instruct"
+    plain["bindings"]["teachers"] = {"sums": "smollm2-135m-instruct"}
+    assert set(_problems(plain)) == {"workload.bindings.teachers"}
+
+
+def test_what_a_workload_leaves_out_is_not_in_its_digest(plain: dict[str, Any]) -> None:
+    """So a binding that comes with a later version moves no digest, and older records stay comparable."""
+    digest = parse(plain, "mine.yaml").sha256
+    assert parse({**plain, "bindings": plain["bindings"] | {"teachers": None}}, "").sha256 == digest
+    taught = {**plain, "bindings": plain["bindings"] | {"teacher": "smollm2-135m-instruct"}}
+    assert parse(taught, "").sha256 != digest
+    stated = {name: value for name, value in plain.items() if name != "title"}
+    stated["overrides"] = [one["set"] for one in plain["overrides"]]
+    assert digest == sha256_of(stated)
