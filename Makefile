@@ -31,7 +31,7 @@ test: setup-test fetch lint types ## run every test that this machine can run
 conformance: setup-test fetch ## compare every function with the pinned upstream's, and write docs/conformance.md
 	@$(BIN)/python tests/conformance/table.py
 
-setup: ## fill .venv from the hash lock [MINIVERL_STACK=cpu|cuda PYTHON=python3.11]
+setup: ## fill .venv from the hash lock [MINIVERL_STACK=cpu|cu126|cu128|cu130 PYTHON=python3.11]
 	@$(PYTHON) containers/install.py run
 
 setup-compile: ## fill .venv with what `miniverl compile` needs: no torch

@@ -1,5 +1,8 @@
 """Fills .venv from the hash locks: `python3 containers/install.py [run|compile|test|data]`.
 
+MINIVERL_STACK names the stack, where it is not to be found out; MINIVERL_VENV another folder than
+.venv, for a second stack beside the first.
+
 Each part that is installed leaves its lock as a copy in .venv/installed-X.Y/, written after the
 last of its packages. A copy that equals the lock means nothing to do; any other state means to
 install, so what was broken off or has changed is mended by the same command.
@@ -31,11 +34,12 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "containers" / "locks"
-VENV = ROOT / ".venv"
+VENV = ROOT / (os.environ.get("MINIVERL_VENV") or ".venv")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 INSTALLED = VENV / f"installed-{PYTHON}"
 
-STACKS = ("cpu", "cuda")
+CUDA = "cu130"  # where the CPU build of torch is not to be had: of the same release
+STACKS = tuple(sorted(path.parent.name for path in (ROOT / "containers").glob("*/stack.toml")))
 PARTS = {
     "run": ["stack"],
     "compile": ["compile"],
@@ -48,7 +52,7 @@ CANNOT_HERE = 3  # the exit code for "this machine cannot"
 
 @dataclass(frozen=True)
 class Facts:
-    """What stack.toml says of a lock."""
+    """What locks.toml says of a lock."""
 
     pythons: list[str]
     packages: int
@@ -89,7 +93,7 @@ def main() -> None:
     parts = PARTS[target]
     stack = os.environ.get("MINIVERL_STACK") or installed_stack()
     if stack and stack not in STACKS:
-        stop(f"MINIVERL_STACK={stack}: there is cpu and there is cuda")
+        stop(f"MINIVERL_STACK={stack}: there is no such stack, but {', '.join(STACKS)}")
     ready = [installed_stack(), "compile"] if target == "compile" else [stack]
     if any(is_complete(parts, each) for each in ready if each):
         return
@@ -109,37 +113,37 @@ def main() -> None:
     for lock, (wheels, sources) in plan.items():
         install_lock(pip, lock, wheels, sources)
     install_project(pip)
-    say("Ready: .venv/bin/miniverl")
+    say(f"Ready: {VENV.name}/bin/miniverl")
 
 
 def choose_stack(pip: Pip, cpu: Facts) -> str:
-    """`cpu` where pip, as its user has set it up, finds torch's CPU build; else `cuda`."""
+    """`cpu` where pip, as its user has set it up, finds torch's CPU build; else the CUDA stack."""
     if PYTHON not in cpu.pythons:
         locked = ", ".join(cpu.pythons)
         say(f"torch's CPU build is locked for Python {locked} only; this is {PYTHON}.")
-        return "cuda"
+        return CUDA
     answer = pip.asks("install", "--dry-run", "--no-deps", f"torch=={cpu.torch}")
     if answer.returncode == 0:
         return "cpu"
     if is_unreachable(answer.stderr):
         stop(reason(answer.stderr, answer.returncode))
-    return "cuda"
+    return CUDA
 
 
 def sentence(lock: str, facts: Facts, missing: int) -> str:
     """Which part comes now, and how large it is."""
     what = {
         "compile": "the compiler, without torch",
-        "cpu": "the CPU build of torch",
-        "cuda": "torch with CUDA; for the CPU build let pip see PyTorch's CPU index",
         "test": "what the tests need on top",
         "data": "what generating prompts needs on top; a C compiler is needed",
-    }[lock]
+    }
+    what |= {stack: _title(stack) for stack in STACKS}
+    what[CUDA] += "; for the CPU build let pip see PyTorch's CPU index"
     megabytes = f"{facts.download_bytes / 1e6:.0f} MB where nothing is cached"
     size = f"{missing} packages, {megabytes}"
     if missing < facts.packages:
         size = f"{missing} of its {facts.packages} packages, which together are {megabytes}"
-    return f"Installing {lock} into .venv ({what}): {size}."
+    return f"Installing {lock} into {VENV.name} ({what[lock]}): {size}."
 
 
 def reason(complaint: str, code: int) -> str:
@@ -194,7 +198,8 @@ def refuse_unlocked_python(lock: str, pythons: Sequence[str]) -> None:
     if PYTHON not in pythons:
         stop(
             f"The {lock} lock has no wheels for Python {PYTHON}, "
-            f"but for {', '.join(pythons)}: rm -r .venv; make setup PYTHON=python{pythons[0]}"
+            f"but for {', '.join(pythons)}: rm -r {VENV.name}; "
+            f"make setup PYTHON=python{pythons[0]}"
         )
 
 
@@ -204,11 +209,11 @@ def make_venv() -> None:
     version = re.search(r"^version *= *(\d+\.\d+)", _read(VENV / "pyvenv.cfg"), re.MULTILINE)
     command = [sys.executable, "-m", "venv", str(VENV)]
     if version and version[1] != PYTHON:
-        say(f".venv was made by Python {version[1]}; making it anew for {PYTHON}.")
+        say(f"{VENV.name} was made by Python {version[1]}; making it anew for {PYTHON}.")
         command.insert(3, "--clear")
     done = subprocess.run(command, check=False, env=_environment(), capture_output=True, text=True)
     if done.returncode != 0:
-        stop(f"Making .venv failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        stop(f"Making {VENV.name} failed: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
     INSTALLED.mkdir()
 
 
@@ -256,7 +261,7 @@ def install_project(pip: Pip) -> None:
 
 
 def facts_of(lock: str) -> Facts:
-    entry = tomllib.loads((ROOT / "containers" / "stack.toml").read_text())[lock]
+    entry = tomllib.loads((ROOT / "containers" / "locks.toml").read_text())[lock]
     sizes = (entry["packages"], entry["download_bytes"])
     return Facts(entry["pythons"], *sizes, entry.get("torch", ""))
 
@@ -293,6 +298,11 @@ def _install_entries(pip: Pip, entries: Sequence[str], *options: str) -> None:
             # Forced: a package that was broken off half-way counts as installed for pip.
             forced = ("--force-reinstall", "--require-hashes", "--no-deps")
             pip.installs(*forced, *options, "-r", file.name)
+
+
+def _title(stack: str) -> str:
+    stated = tomllib.loads((ROOT / "containers" / stack / "stack.toml").read_text())
+    return str(stated["title"])
 
 
 def _canonical(name: str) -> str:

@@ -1,16 +1,19 @@
-"""Writes locks/*.txt and stack.toml from one input: what pyproject.toml asks for.
+"""Writes locks/*.txt and locks.toml from what pyproject.toml and the stacks' stack.toml ask for.
 
     make lock                       # keeps the locked versions where they still fit
     make lock UPGRADE=--upgrade
 
 All roots resolve together, so the locks agree on every version. The resolver sees PyPI, whose torch
 is the CUDA build; the cpu lock is that same resolution with torch's CPU build in its place and
-without whatever only the CUDA build pulls in. Each lock lists the digests of the files that fit
-Linux x86-64 and CPython 3.11 to 3.14, and nothing about where they come from.
+without whatever only the CUDA build pulls in. A stack of another torch release is resolved once
+more, with that release in place of pyproject.toml's, and takes over every other version that fits
+it. Each lock lists the digests of the files that fit Linux x86-64 and CPython 3.11 to 3.14, and
+nothing about where they come from.
 """
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,10 +27,11 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "containers" / "locks"
-STACK = ROOT / "containers" / "stack.toml"
+FACTS = ROOT / "containers" / "locks.toml"
 
 PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 # torch needs glibc 2.28, so every system that can run it takes these. Newer ones are listed too: a
@@ -86,24 +90,45 @@ CPU_TORCH = Package(
 
 
 def main() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages, edges = _resolve(project, _pinned() if "--upgrade" not in sys.argv else "")
-    locks = divide(project, packages, edges)
+    project, torches = tomllib.loads((ROOT / "pyproject.toml").read_text()), cuda_torches()
+    is_upgrade = "--upgrade" in sys.argv
+    main_stack = _main_stack(torches)
+    packages, edges = _resolve(
+        project, project["dependency-groups"], {} if is_upgrade else _pinned(main_stack), None
+    )
+    if packages["torch"].version != torches[main_stack]:
+        sys.exit(f"pyproject.toml resolves to torch {packages['torch'].version}; no stack has it")
+    locks = divide(project, packages, edges, main_stack)
+    taken = {name: package.version for name, package in packages.items()}
+    for stack, torch in torches.items():
+        if stack != main_stack:
+            former = {} if is_upgrade else _locked(stack)
+            locks[stack] = resolve_stack(project, torch, former | taken)
     for name, locked in locks.items():
         (LOCKS / f"{name}.txt").write_text(_lock_text(name, locked))
-    STACK.write_text(_stack_text(project, locks))
+    FACTS.write_text(_facts_text(requirements_sha256(project, torches), locks))
     for name, locked in locks.items():
         print(f"{name}: {len(locked)} packages, {_download_bytes(locked) / 1e6:.0f} MB")
+
+
+def cuda_torches() -> dict[str, str]:
+    """The torch release of each stack that has CUDA, newest first."""
+    found = {
+        path.parent.name: tomllib.loads(path.read_text())["torch"]
+        for path in (ROOT / "containers").glob("*/stack.toml")
+    }
+    stacks = {stack: torch for stack, torch in found.items() if "+" not in torch}
+    return dict(sorted(stacks.items(), key=lambda each: Version(each[1]), reverse=True))
 
 
 def divide(
     project: Mapping[str, Any],
     packages: Mapping[str, Package],
     edges: Mapping[str, frozenset[str]],
+    main_stack: str,
 ) -> dict[str, list[Package]]:
-    """The locks: for each, its packages in order of name."""
-    core = _names(project["project"]["dependencies"] + project["build-system"]["requires"])
-    run = core | _names(project["project"]["optional-dependencies"]["run"])
+    """The locks of one resolution: for each, its packages in order of name."""
+    core, run = _roots(project)
     groups = project["dependency-groups"]
     without_cuda = dict(edges) | {
         "torch": frozenset(
@@ -114,7 +139,7 @@ def divide(
     names = {
         "compile": _closure(core, edges),
         "cpu": cpu,
-        "cuda": cuda,
+        main_stack: cuda,
         "test": _closure(_names(groups["test"]), edges) - cuda,
         "data": _closure(_names(groups["data"]), edges) - cuda,
     }
@@ -125,29 +150,49 @@ def divide(
     return locks
 
 
-def requirements_sha256(project: Mapping[str, Any]) -> str:
-    """Digest of everything in pyproject.toml that a lock follows from."""
+def resolve_stack(
+    project: Mapping[str, Any], torch: str, preferred: Mapping[str, str]
+) -> list[Package]:
+    """The stack of another torch release."""
+    packages, edges = _resolve(project, (), preferred, torch)
+    _, run = _roots(project)
+    return [packages[name] for name in sorted(_closure(run, edges))]
+
+
+def requirements_sha256(project: Mapping[str, Any], torches: Mapping[str, str]) -> str:
+    """Digest of everything that a lock follows from."""
     asked = [
         project["build-system"]["requires"],
         project["project"]["requires-python"],
         project["project"]["dependencies"],
         project["project"]["optional-dependencies"],
         project["dependency-groups"],
+        dict(torches),
     ]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _resolve(
-    project: Mapping[str, Any], preferred: str
+    project: Mapping[str, Any],
+    groups: Iterable[str],
+    preferred: Mapping[str, str],
+    torch: str | None,
 ) -> tuple[dict[str, Package], dict[str, frozenset[str]]]:
-    """Every package of the joint resolution, and what each one requires."""
+    """Every package of the joint resolution, and what each one requires.
+
+    `torch` takes the place of the release that pyproject.toml asks for.
+    """
     with tempfile.TemporaryDirectory() as folder:
         graph, pylock, build = (Path(folder, n) for n in ("graph.txt", "pylock.toml", "build.in"))
-        graph.write_text(preferred)
+        graph.write_text("".join(f"{name}=={each}\n" for name, each in preferred.items()))
         build.write_text("\n".join(project["build-system"]["requires"]) + "\n")
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-config"]
         command += ["--no-header", str(ROOT / "pyproject.toml"), str(build), "--extra=run"]
-        command += [f"--group={ROOT / 'pyproject.toml'}:{g}" for g in project["dependency-groups"]]
+        command += [f"--group={ROOT / 'pyproject.toml'}:{group}" for group in groups]
+        if torch is not None:
+            override = Path(folder, "override.txt")
+            override.write_text(f"torch=={torch}\n")
+            command += [f"--override={override}"]
         # One version of each package for all Pythons, so that two machines differ in less.
         command += ["--universal", "--fork-strategy=fewest"]
         command += [f"--python-version={_dotted(PYTHONS[0])}"]
@@ -158,12 +203,28 @@ def _resolve(
         return packages, _edges(graph.read_text(), packages)
 
 
-def _pinned() -> str:
+def _main_stack(torches: Mapping[str, str]) -> str:
+    """The one whose torch is the CPU build's."""
+    return next(s for s, torch in torches.items() if CPU_TORCH.version == f"{torch}+cpu")
+
+
+def _roots(project: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """What compiling asks for, and what running asks for."""
+    core = _names(project["project"]["dependencies"] + project["build-system"]["requires"])
+    return core, core | _names(project["project"]["optional-dependencies"]["run"])
+
+
+def _pinned(main_stack: str) -> dict[str, str]:
     """The versions of the present locks; the resolver prefers them."""
-    texts = [(LOCKS / f"{name}.txt").read_text() for name in ("cuda", "test", "data")]
-    return "\n".join(
-        line.split()[0] for text in texts for line in text.splitlines() if "==" in line
-    )
+    return _locked("data") | _locked("test") | _locked(main_stack)
+
+
+def _locked(lock: str) -> dict[str, str]:
+    path = LOCKS / f"{lock}.txt"
+    if not path.exists():
+        return {}
+    entries = re.findall(r"^([^#\s]+?)==(\S+)", path.read_text(), re.MULTILINE)
+    return dict(entries)
 
 
 def _is_for_linux(entry: Mapping[str, Any]) -> bool:
@@ -233,12 +294,12 @@ def _entry(package: Package) -> str:
     )
 
 
-def _stack_text(project: Mapping[str, Any], locks: Mapping[str, list[Package]]) -> str:
+def _facts_text(asked_sha256: str, locks: Mapping[str, list[Package]]) -> str:
     """What install.py and the tests need to know of each lock, as TOML."""
     lines = [
         "# Written by `make lock`; do not edit. What each lock of locks/ holds: the Pythons that",
         "# have a wheel of everything, and how much is downloaded where nothing is cached.",
-        f'requirements_sha256 = "{requirements_sha256(project)}"',
+        f'requirements_sha256 = "{asked_sha256}"',
     ]
     for name, packages in locks.items():
         pythons = [_dotted(p) for p in PYTHONS if all(package.best(p) for package in packages)]

@@ -57,6 +57,7 @@ class Tree:
         breaks: str = "no",
         complaint: str = "",
         stack: str = "",
+        venv: str = "",
     ) -> subprocess.CompletedProcess[str]:
         self.calls.write_text("")
         pip = {"CALLS": str(self.calls), "NOT_FOUND": not_found}
@@ -64,7 +65,7 @@ class Tree:
         return subprocess.run(
             [sys.executable, str(self.root / "containers" / "install.py"), target],
             check=False,
-            env=os.environ | pip | {"MINIVERL_STACK": stack},
+            env=os.environ | pip | {"MINIVERL_STACK": stack, "MINIVERL_VENV": venv},
             capture_output=True,
             text=True,
         )
@@ -111,18 +112,18 @@ def test_where_pip_does_not_find_the_cpu_build_the_cuda_lock_is_installed(tree: 
     done = tree.install("run", not_found=NO_SUCH)
     assert done.returncode == 0
     assert {"torch", "triton", "nvidia-cublas"} <= tree.installed()
-    assert "Installing cuda" in done.stderr
+    assert "Installing cu130" in done.stderr
 
 
 def test_the_size_is_said_before_anything_is_installed(tree: Tree) -> None:
-    done = tree.install("run", stack="cuda", breaks="torch", complaint="stopped at the first file")
-    facts = tomllib.loads((tree.root / "containers" / "stack.toml").read_text())["cuda"]
+    done = tree.install("run", stack="cu130", breaks="torch", complaint="stopped at the first file")
+    facts = tomllib.loads((tree.root / "containers" / "locks.toml").read_text())["cu130"]
     before, _, _ = done.stderr.partition("stopped at the first file")
     assert f"{facts['download_bytes'] / 1e6:.0f} MB where nothing is cached" in before
 
 
 def test_a_second_call_asks_pip_nothing(tree: Tree) -> None:
-    tree.install("test", stack="cuda")
+    tree.install("test", stack="cu130")
     assert tree.has_command()
     for target in ("test", "run", "compile"):
         assert tree.install(target).returncode == 0
@@ -140,16 +141,16 @@ def test_wheels_come_before_what_is_built_with_their_setuptools(tree: Tree) -> N
 
 
 def test_a_broken_off_install_is_not_taken_for_a_whole_one(tree: Tree) -> None:
-    failed = tree.install("run", stack="cuda", breaks="antlr4-python3-runtime", complaint="gone")
+    failed = tree.install("run", stack="cu130", breaks="antlr4-python3-runtime", complaint="gone")
     assert failed.returncode == CANNOT_HERE
     assert not tree.has_command()
-    assert tree.install("run", stack="cuda").returncode == 0
+    assert tree.install("run", stack="cu130").returncode == 0
     assert "torch" in tree.installed()
     assert tree.has_command()
 
 
 def test_a_failure_on_top_of_a_stack_leaves_the_stack(tree: Tree) -> None:
-    tree.install("run", stack="cuda")
+    tree.install("run", stack="cu130")
     assert tree.install("test", breaks="pytest", complaint="gone").returncode == CANNOT_HERE
     assert tree.install("run").returncode == 0
     assert tree.calls.read_text() == ""
@@ -157,7 +158,7 @@ def test_a_failure_on_top_of_a_stack_leaves_the_stack(tree: Tree) -> None:
 
 
 def test_a_changed_lock_is_installed_and_what_it_dropped_is_removed(tree: Tree) -> None:
-    tree.install("test", stack="cuda")
+    tree.install("test", stack="cu130")
     lock = tree.root / "containers" / "locks" / "test.txt"
     lock.write_text(lock.read_text().replace("zipp==", "unzip=="))
     tree.install("test")
@@ -178,10 +179,10 @@ def test_only_what_is_missing_is_installed(tree: Tree) -> None:
 
 
 def test_another_stack_takes_the_place_of_the_first(tree: Tree) -> None:
-    tree.install("run", stack="cuda")
+    tree.install("run", stack="cu130")
     tree.install("compile", stack="cpu")
     assert tree.calls.read_text() == ""
-    facts = tree.root / "containers" / "stack.toml"
+    facts = tree.root / "containers" / "locks.toml"
     facts.write_text(facts.read_text().replace('pythons = ["3.11"]', f'pythons = ["{PYTHON}"]'))
     tree.install("run", stack="cpu")
     (removed,) = tree.asked("uninstall")
@@ -190,7 +191,7 @@ def test_another_stack_takes_the_place_of_the_first(tree: Tree) -> None:
 
 
 def test_a_changed_pyproject_installs_the_project_again(tree: Tree) -> None:
-    tree.install("run", stack="cuda")
+    tree.install("run", stack="cu130")
     with (tree.root / "pyproject.toml").open("a") as file:
         file.write("# another line\n")
     tree.install("run")
@@ -219,3 +220,16 @@ def test_without_network_no_stack_is_chosen(tree: Tree) -> None:
     assert done.returncode == CANNOT_HERE
     assert done.stderr.splitlines()[-1].startswith("pip cannot reach its package index.")
     assert tree.installed() == set()
+
+
+def test_a_second_stack_has_a_folder_of_its_own(tree: Tree) -> None:
+    tree.install("run", stack="cu130")
+    (tree.root / ".venv").rename(tree.root / ".venv-cu126")
+    done = tree.install("run", stack="cu130", venv=".venv-cu126")
+    assert (done.returncode, tree.calls.read_text()) == (0, "")
+
+
+def test_an_unknown_stack_is_told_which_there_are(tree: Tree) -> None:
+    done = tree.install("run", stack="cuda")
+    assert done.returncode == CANNOT_HERE
+    assert "there is no such stack, but cpu, cu126, cu128, cu130" in done.stderr
