@@ -183,8 +183,9 @@ def _filter_switch(field: str, value: Any, context: Context) -> Verdict:
         )
     return Verdict(
         classification=Class.CONFORMANT,
-        reason="drops groups whose members score alike and samples others; where upstream would go on for ever "
-        "on such data, a run here ends with that as its reason",
+        reason="drops groups whose members score alike and samples others; of those that differ the first in the "
+        "order of the data are taken, upstream those that finish first; where upstream would go on for ever on "
+        "such data, a run here ends with that as its reason",
         label="group_filter",
     )
 
