@@ -51,6 +51,7 @@ class Bindings:
     """None: not bound. `origins` names where each bound one was written."""
 
     model: Model | None
+    adapter: Model | None
     train: Rows | None
     validation: Rows | None
     without_validation: bool
@@ -68,6 +69,7 @@ class Bindings:
         """What is bound, by the names that it is bound under."""
         named = {
             "model": self.model,
+            "adapter": self.adapter,
             "train": self.train,
             "reward": self.reward,
             "validation": self.validation,
@@ -82,6 +84,7 @@ class Bindings:
         """What rules may look at: digests, counts and names."""
         return {
             "model": self.model.sha256 if self.model else None,
+            "adapter": self.adapter.sha256 if self.adapter else None,
             "train": self.train.sha256 if self.train else None,
             "train_rows": self.train.count if self.train else None,
             "train_columns": self.train.columns if self.train else frozenset(),
@@ -110,7 +113,7 @@ def teacher_name(key: str | None) -> str:
 def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
     """The bindings in `name=value` texts; raises WrongCall with every mistake in them.
 
-    Names: model=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME and reward.ARGUMENT=JSON,
+    Names: model=FOLDER, adapter=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME and reward.ARGUMENT=JSON,
     or reward_function=FILE:NAME and trust_reward_code=SHA256, compute_dtype=NAME, critic=FOLDER,
     reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
     """
@@ -146,6 +149,7 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
         raise WrongCall(problems)
     return Bindings(
         model=values.get("model"),
+        adapter=values.get("adapter"),
         train=values.get("train"),
         validation=values.get("validation"),
         without_validation="validation" in values and values["validation"] is None,
@@ -184,6 +188,9 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
     rows: dict[str, tuple[str, Any]] = {}
     if model:
         rows["model"] = ("actor_rollout_ref.model.path", {"sha256": model.sha256})
+    if bindings.adapter:
+        adapter = {"sha256": bindings.adapter.sha256}
+        rows["adapter"] = ("actor_rollout_ref.model.lora_adapter_path", adapter)
     if train:
         rows["train"] = ("data.train_files", {"rows": train.count, "sha256": train.sha256})
     if validation:
@@ -256,6 +263,16 @@ def _model(name: str) -> Callable[[str, str], Model]:
     return read
 
 
+def _adapter(text: str, origin: str) -> Model:
+    """As peft saves one; what it computes is compared with the launch where the run starts."""
+    path = Path(text).expanduser()
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (path / file).is_file():
+            fix = "Give a folder as peft saves it; of upstream's checkpoint, what its model_merger makes"
+            raise WrongCall([_problem("adapter", text, origin, f"no folder with an {file}", fix)])
+    return Model(path=path, sha256=weights_sha256(path))
+
+
 def _rows(name: str) -> Callable[[str, str], Rows]:
     def read(text: str, origin: str) -> Rows:
         path = Path(text).expanduser()
@@ -309,6 +326,7 @@ def _one_of(name: str, known: Sequence[str]) -> Callable[[str, str], str]:
 
 _READERS: Mapping[str, Callable[[str, str], Any]] = {
     "model": _model("model"),
+    "adapter": _adapter,
     "train": _rows("train"),
     "validation": _validation,
     "reward": bound_reward.scorer,

@@ -11,6 +11,7 @@ from miniverl.compiler.rules.switches import (
     has_reward_model,
     schedule_kind,
     scored_by_function,
+    starts_from_adapter,
     validates,
 )
 from miniverl.compiler.rules.teachers import teacher_entries
@@ -18,7 +19,7 @@ from miniverl.engine.problem import Problem
 
 _OPTIMIZERS = ("actor_rollout_ref.actor.optim", "critic.optim")
 # Which some launches do not have.
-_ROLES = ("critic", "reward", "reward_function", "reward_model", "teacher")
+_ROLES = ("adapter", "critic", "reward", "reward_function", "reward_model", "teacher")
 _STEPS = "trainer.total_training_steps"
 
 
@@ -27,6 +28,7 @@ def needed_bindings(context: Context) -> tuple[str, ...]:
     teachers = teacher_entries(context) if distils(context) else ()
     wanted = {
         "model": True,
+        "adapter": starts_from_adapter(context),
         "train": True,
         "reward": not has_reward_model(context) and not scored_by_function(context),
         "reward_function": scored_by_function(context),

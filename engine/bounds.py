@@ -190,6 +190,10 @@ def _missing_parts(plain: Plain, origin: str) -> Iterator[Problem]:
     """Parts that need each other."""
     if plain["advantage"]["estimator"] == "gae" and plain["critic"] is None:
         yield _problem("critic", None, origin, "the estimator gae needs a critic's values")
+    adapter = plain["policy"].get("adapter_sha256")
+    if adapter is not None and plain["policy"]["lora"] is None:
+        reason = "the recipe trains every weight, and starts from no adapter"
+        yield _problem("policy.adapter_sha256", adapter, origin, reason)
     reward = plain["reward"]
     for part, name in (("model", "reward_model"), ("function", "function")):
         if (reward[part] is not None) != (reward["scorer"] == name):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from miniverl.engine import models
+from miniverl.engine.adapter import check_adapter
 from miniverl.engine.critic import check_critic
 from miniverl.engine.digest import other_weights
 from miniverl.engine.problem import Problem, WrongCall
@@ -19,6 +20,7 @@ from miniverl.engine.trajectory import Prompt
 
 # What a recipe may want besides its model and its data: why, and what is to be bound.
 _WANTED: Mapping[str, tuple[str, str]] = {
+    "adapter": ("the recipe starts from an adapter, and none is bound", "adapter"),
     "validation": ("the recipe validates, and no validation data is bound", "data"),
     "critic": ("the recipe trains a critic, and no model is bound for it", "model"),
     "reward_model": ("a model scores the responses of the recipe, and none is bound", "model"),
@@ -32,6 +34,7 @@ class Inputs:
 
     model: Path
     train: Path
+    adapter: Path | None = None
     validation: Path | None = None
     critic: Path | None = None
     reward_model: Path | None = None
@@ -45,6 +48,7 @@ class Inputs:
         return cls(
             model=paths["model"],
             train=paths["train"],
+            adapter=paths.get("adapter"),
             validation=paths.get("validation"),
             critic=paths.get("critic"),
             reward_model=paths.get("reward_model"),
@@ -74,6 +78,10 @@ def load_inputs(recipe: Recipe, inputs: Inputs) -> LoadedInputs:
         raise WrongCall(unbound)
     models.check_folder(inputs.model)
     _require_weights(inputs.model, recipe.policy.weights_sha256)
+    if recipe.policy.adapter_sha256 is not None:
+        assert recipe.policy.lora is not None, "engine/bounds.py refuses a recipe without it"
+        assert inputs.adapter is not None
+        check_adapter(recipe.policy.lora, recipe.policy.adapter_sha256, inputs.adapter)
     tokenizer = models.load_tokenizer(inputs.model)
     prompts = training_prompts(inputs.train, recipe.data, recipe.seeds.data, tokenizer)
     held_out: Sequence[Prompt] = ()

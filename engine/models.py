@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from miniverl.engine import lora, prompts
+from miniverl.engine.adapter import load_adapter
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 from miniverl.engine.recipe import Dtype
 from miniverl.engine.recipe import Policy as PolicyRecipe
@@ -114,11 +115,23 @@ def check_folder(folder: Path, architectures: Sequence[str] = ARCHITECTURES) -> 
         raise WrongCall(problems)
 
 
-def load_policy(recipe: PolicyRecipe, folder: Path, *, adapter_seed: int, device: str) -> Model:
-    """The model in `folder`, ready to be trained. Raises WrongCall for a folder that holds no such model."""
+def load_policy(
+    recipe: PolicyRecipe,
+    folder: Path,
+    *,
+    adapter_seed: int,
+    device: str,
+    adapter: Path | None = None,
+) -> Model:
+    """The model in `folder`, ready to be trained; its adapter is new, or the one in the folder `adapter`.
+
+    Raises WrongCall for a folder that holds no such model.
+    """
     network = load_network(AutoModelForCausalLM, folder, DTYPES[recipe.parameter_dtype], device)
     if recipe.lora is not None:
         lora.attach(network, network.get_output_embeddings(), recipe.lora, adapter_seed)
+        if adapter is not None:
+            load_adapter(network, adapter)
     return Model(
         network,
         compute_dtype=DTYPES[recipe.compute_dtype],

@@ -78,6 +78,8 @@ class Policy:
     compute_dtype: Dtype  # scoring and update
     lora: Lora | None
     checkpoints_activations: bool
+    # What `lora` starts from; None: a new adapter. It came later: without one, a recipe keeps its digest.
+    adapter_sha256: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,6 +243,7 @@ class Recipe:
         teachers = () if self.distillation is None else self.distillation.teachers
         wanted = {
             "model": True,
+            "adapter": self.policy.adapter_sha256 is not None,
             "train": True,
             "validation": self.validation is not None,
             "critic": self.critic is not None,
@@ -259,6 +262,8 @@ class Recipe:
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain JSON values."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(recipe), allow_nan=False))
+    if recipe.policy.adapter_sha256 is None:
+        del plain["policy"]["adapter_sha256"]
     return plain
 
 

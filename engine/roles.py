@@ -46,7 +46,11 @@ def load_roles(
     """As they are when a run starts; a checkpoint is restored into them afterwards."""
     started = time.perf_counter()
     policy = models.load_policy(
-        recipe.policy, inputs.model, adapter_seed=recipe.seeds.parameters, device=device
+        recipe.policy,
+        inputs.model,
+        adapter_seed=recipe.seeds.parameters,
+        device=device,
+        adapter=inputs.adapter,
     )
     _report(journal, "policy", policy, policy.trained(), started)
     if loaded.reward_model is not None:

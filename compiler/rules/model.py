@@ -72,12 +72,14 @@ def trained_model(model: str, part: str) -> tuple[Rule, ...]:
             )
             for name in ("enabled", "num_shards")
         ),
-        *_adapter(model, f"{part}.lora"),
+        *_adapter(model, part),
         mtp(model),
     )
 
 
-def _adapter(model: str, target: str) -> tuple[Rule, ...]:
+def _adapter(model: str, part: str) -> tuple[Rule, ...]:
+    target = f"{part}.lora"
+
     def read_if(context: Context) -> bool:
         return uses_lora(context, model)
 
@@ -114,7 +116,7 @@ def _adapter(model: str, target: str) -> tuple[Rule, ...]:
             read_if=read_if,
             unread=_NO_LORA,
         ),
-        _adapter_path(model),
+        _adapter_path(model, f"{part}.adapter_sha256"),
         section(
             f"{model}.lora.*",
             off(
@@ -248,7 +250,7 @@ def _lora_rank(model: str, target: str) -> Rule:
     return Rule(f"{model}.lora_rank", judge)
 
 
-def _adapter_path(model: str) -> Rule:
+def _adapter_path(model: str, target: str) -> Rule:
     def judge(field: str, value: Any, context: Context) -> Verdict:
         if value is None:
             return Verdict(
@@ -257,9 +259,12 @@ def _adapter_path(model: str) -> Rule:
             )
         if uses_lora(context, model):
             return Verdict(
-                classification=Class.NOT_IMPLEMENTED,
-                reason="a run here starts from a new adapter",
-                fix=f"Set {field}=null, or merge the adapter into the model that is bound",
+                classification=Class.CONFORMANT,
+                reason="names the adapter that is trained on, in place of a new one; the recipe holds the digest of "
+                "the folder bound for it, whose own rank and scale must be the launch's",
+                label="policy adapter",
+                target=target,
+                lowered=context.bindings["adapter"],
             )
         return Verdict(
             classification=Class.UNSUPPORTED,

@@ -44,6 +44,11 @@ def uses_lora(context: Context, model: str = _MODEL) -> bool:
     return type(rank) is int and rank > 0
 
 
+def starts_from_adapter(context: Context) -> bool:
+    """With lora_rank 0 the pin never loads it (workers/engine/fsdp/transformer_impl.py:323)."""
+    return uses_lora(context) and context.leaves[f"{_MODEL}.lora_adapter_path"] is not None
+
+
 def has_reference_worker(context: Context) -> bool:
     """With LoRA the reference is the actor without its adapter (v1/trainer_base.py:744)."""
     return needs_reference(context) and not uses_lora(context)

@@ -37,6 +37,7 @@ TABLES = {
 }
 BOUND: dict[str, Any] = {
     "model": "a" * 64,
+    "adapter": None,
     "train": "b" * 64,
     "train_rows": 1000,
     "train_columns": frozenset({"prompt", "data_source"}),

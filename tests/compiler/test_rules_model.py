@@ -70,7 +70,10 @@ def test_a_rank_that_no_server_of_the_pin_takes_is_rejected_unless_merged(judge)
 def test_an_adapter_to_start_from_is_unsupported_where_upstream_never_loads_it(judge):
     path = f"{MODEL}.lora_adapter_path"
     assert judge({path: "/a"})[path].classification == "unsupported"
-    assert judge({path: "/a", f"{MODEL}.lora_rank": 8})[path].classification == "not_implemented"
+    started = judge({path: "/a", f"{MODEL}.lora_rank": 8})
+    assert started.rejected == set()
+    assert started[path].target == "policy.adapter_sha256"
+    assert judge({f"{MODEL}.lora_rank": 8})[path].target is None
 
 
 def test_another_attention_is_accepted_and_another_shape_is_not(judge):

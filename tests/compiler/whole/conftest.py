@@ -17,6 +17,7 @@ from miniverl.compiler.source import Source
 VERL = "0.9.0"
 UNBOUND = Bindings(
     model=None,
+    adapter=None,
     train=None,
     validation=None,
     without_validation=False,
@@ -43,6 +44,7 @@ def bound() -> Bindings:
     columns = frozenset({"prompt", "data_source", "reward_model"})
     return Bindings(
         model=Model(path=Path("bound/model"), sha256="a" * 64),
+        adapter=None,
         train=Rows(path=Path("bound/train.parquet"), sha256="b" * 64, count=4096, columns=columns),
         validation=Rows(
             path=Path("bound/test.parquet"), sha256="c" * 64, count=100, columns=columns
