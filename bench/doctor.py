@@ -13,6 +13,8 @@ from miniverl.engine.problem import CannotHere
 Level = Literal["ok", "warning", "error"]
 Finding = dict[str, str]
 
+_SHOWN = 3  # differences that are told in words; the JSON has all
+
 
 def examine(variables: Mapping[str, str]) -> dict[str, Any]:
     """Everything that the doctor looks at; nothing is fetched, and no torch is loaded."""
@@ -34,15 +36,13 @@ def examine(variables: Mapping[str, str]) -> dict[str, Any]:
         name: _runnable(workload.workload(name), report) for name in workload.names()
     }
     report["profiles"] = {name: _usable(name, found) for name in gpu.profiles()}
-    report["findings"] = _findings(report, chosen, running)
+    report["findings"] = _findings(report, found, chosen, running)
     return report
 
 
 def running_stack(found: gpu.Found) -> stack.Stack:
-    """The stack that is installed, by the build of its torch, compared with its lock."""
-    if found.torch is None:
-        return stack.stack_of("compile")
-    return stack.stack_of("cuda" if found.torch_has_cuda else "cpu")
+    """The stack that is installed, by its torch, compared with its lock."""
+    return stack.stack_of(stack.name_of(found.torch, found.torch_has_cuda))
 
 
 def fingerprint(variables: Mapping[str, str]) -> dict[str, Any]:
@@ -109,18 +109,27 @@ def _runnable(chosen: workload.Workload, report: Mapping[str, Any]) -> str:
     return "can run"
 
 
-def _findings(report: Mapping[str, Any], chosen: gpu.Chosen, running: stack.Stack) -> list[Finding]:
+def _findings(
+    report: Mapping[str, Any], found: gpu.Found, chosen: gpu.Chosen, running: stack.Stack
+) -> list[Finding]:
     findings = []
     if running.name == "compile":
         findings.append(
             _finding("warning", "Without torch it can compile, not run", "Run make setup")
         )
     if running.differences:
-        what = f"{len(running.differences)} packages differ from the {running.name} lock: "
-        what += ", ".join(report["differences_from_lock"][:3])
-        findings.append(_finding("error", what, "Run make setup"))
+        what = (
+            f"The {running.name} stack is not as locked, {len(running.differences)} differences: "
+        )
+        what += "; ".join(report["differences_from_lock"][:_SHOWN])
+        fixes = dict.fromkeys(difference.fix for difference in running.differences)
+        findings.append(_finding("error", what, "; ".join(fixes)))
+    needed = stack.minimum_driver(running.name)
+    if found.driver and needed and _is_older(found.driver, needed):
+        what = f"The {running.name} stack needs driver {needed}, and this is {found.driver}"
+        findings.append(_finding("error", what, "Install a newer driver, or an older CUDA's stack"))
     if chosen.note:
-        fix = "Install the other stack with MINIVERL_STACK=cuda make setup, or stay on the CPU"
+        fix = "Install a CUDA stack with MINIVERL_STACK=cu130 make setup, or stay on the CPU"
         findings.append(_finding("warning", chosen.note, fix))
     for name, state in report["cache"]["pins"].items():
         if state.startswith("damaged"):
@@ -139,8 +148,17 @@ def _finding(level: Level, what: str, fix: str) -> Finding:
 
 
 def _lock(software: Mapping[str, Any]) -> str:
-    words = {True: "matches", False: "differs", None: "not there, nothing verified"}
+    words = {
+        True: "matches in versions, files and surroundings",
+        False: "differs",
+        None: "not there, nothing verified",
+    }
     return words[software["stack_matches_lock"]]
+
+
+def _is_older(version: str, minimum: str) -> bool:
+    found, needed = ([int(part) for part in text.split(".")] for text in (version, minimum))
+    return found < needed
 
 
 def _free_gib(folder: Path) -> float:

@@ -34,7 +34,7 @@ class Profile:
     device: Literal["cpu", "cuda"]
     device_name_pattern: str | None  # of the whole name
     memory_gib: float | None
-    stack: str | None  # a lock in containers/locks; None: either will do
+    stack: str | None  # what to install for it: a folder of containers; None: any
     threads: int
 
 
@@ -138,9 +138,8 @@ def choose(name: str | None, as_is: bool, found: Found) -> Chosen:
         )
     if not found.torch_has_cuda:
         reason = f"This machine has {found.sentence}, but {_torch(found)}"
-        raise CannotHere(
-            [_problem(name, reason, "Install the cuda stack: MINIVERL_STACK=cuda make setup")]
-        )
+        fix = f"Install a CUDA stack: MINIVERL_STACK={profile.stack} make setup"
+        raise CannotHere([_problem(name, reason, fix)])
     matching = [card for card in found.cards if _fits(profile, card)]
     if matching:
         return Chosen(profile=profile, card=matching[0], is_official=True, note=None)

@@ -112,7 +112,7 @@ def test_as_is_needs_a_card_all_the_same() -> None:
 def test_a_card_without_cuda_in_torch_is_refused_for_the_stack() -> None:
     problem = _refused("cuda", replace(WITH_CARD, torch="2.13.0+cpu"))
     assert "torch 2.13.0+cpu has no CUDA" in problem.reason
-    assert "make setup" in problem.fix
+    assert problem.fix == "Install a CUDA stack: MINIVERL_STACK=cu130 make setup"
 
 
 @pytest.mark.parametrize(
