@@ -16,6 +16,7 @@ import click
 
 from miniverl.bench import failure
 from miniverl.bench.exits import Exit
+from miniverl.bench.finding import Finding
 from miniverl.compiler.whole import denied
 from miniverl.engine.problem import CannotHere, Problem, Problems
 
@@ -63,7 +64,10 @@ def refuse(error: Problems, *, as_json: bool) -> Exit:
 def say_problems(problems: Iterable[Problem]) -> None:
     """One block each: field = value, where it was set, why it does not do, what mends it."""
     for problem in problems:
-        say(f"{click.style(problem.field, bold=True)} = {_shown(problem.value)}")
+        say(f"{click.style(problem.field or 'record', bold=True)} = {_shown(problem.value)}")
+        if isinstance(problem, Finding):
+            say(f"  code   {problem.code} ({problem.layer})")
+            say(f"  wanted {_cut(str(problem.expected))}")
         say(f"  where  {_cut(problem.origin)}")
         say(f"  why    {problem.reason}")
         say(f"  fix    {problem.fix}")

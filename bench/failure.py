@@ -51,8 +51,9 @@ def plain(problems: Iterable[Problem]) -> list[dict[str, Any]]:
     """Problems as JSON values; a value that JSON has no word for is written as text."""
     rows = [asdict(problem) for problem in problems]
     for row in rows:
-        if not isinstance(row["value"], str | int | float | bool | None):
-            row["value"] = str(row["value"])
+        for name in {"value", "expected"} & row.keys():  # the second: of a Finding
+            if not isinstance(row[name], str | int | float | bool | None):
+                row[name] = str(row[name])
     return rows
 
 

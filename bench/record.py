@@ -15,6 +15,8 @@ from jsonschema.exceptions import ValidationError
 
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.derive import derived
+from miniverl.bench.finding import Coded, Finding, Mistake, finding, pointer
+from miniverl.bench.privacy import scrubbed
 from miniverl.engine.problem import Problem, Refused, WrongCall
 from miniverl.engine.strict import strict_json
 
@@ -25,12 +27,11 @@ KIND = "single_device_rl_workload"
 
 _LARGEST_BYTES = 64 << 20  # a record of hundreds of launches has a tenth of it
 _SEALS = ("block_sha256", "record_sha256")
-MEASURE_AGAIN = "Take the record as it was written, or measure again"
 
 
 def complete(measured: Json) -> dict[str, Any]:
     """The record of version 2 that `measured`, every field that is not derived, makes."""
-    known = {"schema_version": 2, "kind": KIND, "ext": {}, **measured}
+    known = scrubbed({"schema_version": 2, "kind": KIND, "ext": {}, **measured})
     return seal(merged(known, derived(known)))
 
 
@@ -58,57 +59,50 @@ def load_strict(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_LARGEST_BYTES + 1)
     except OSError as error:
-        raise WrongCall([_file_problem(path, f"cannot be read: {error.strerror}")]) from error
+        raise WrongCall([_unreadable(path, error)]) from error
     if len(content) > _LARGEST_BYTES:
-        raise Refused([_file_problem(path, f"is larger than {_LARGEST_BYTES >> 20} MiB")])
+        raise _no_record(path, "too_large", f"is larger than {_LARGEST_BYTES >> 20} MiB")
+    return loads_strict(content, path)
+
+
+def loads_strict(content: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object in `content`, read from `path`; raises Refused where it is not strict JSON, or no object."""
     try:
         value = strict_json(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Refused([_file_problem(path, "is not UTF-8")]) from error
+        raise _no_record(path, "not_utf8", "is not UTF-8") from error
     except ValueError as error:
-        raise Refused([_file_problem(path, str(error))]) from error
+        raise _no_record(path, "not_strict_json", str(error)) from error
     if not isinstance(value, dict):
-        raise Refused([_file_problem(path, "holds no object")])
+        raise _no_record(path, "no_object", "holds no object")
     return value
 
 
-def schema_problems(record: Json, origin: str) -> list[Problem]:
-    """Where the record is not what its schema version asks for; fields by JSON pointer."""
+def schema_problems(record: Json, origin: str) -> list[Finding]:
+    """Where the record is not what its schema version asks for."""
     version = record.get("schema_version")
     if version not in SCHEMA_VERSIONS or isinstance(version, bool):
         known = " and ".join(map(str, SCHEMA_VERSIONS))
-        return [
-            Problem(
-                field="/schema_version",
-                value=version,
-                origin=origin,
-                reason=f"only the versions {known} are known",
-                fix="Give a record; a newer one needs a newer miniverl",
-            )
-        ]
+        mistake = Mistake("/schema_version", version, f"only the versions {known} are known")
+        return [finding("unknown_version", mistake, origin)]
     errors = sorted(_validator(version).iter_errors(record), key=lambda e: list(map(str, e.path)))
     told = dict.fromkeys(mistake for error in errors for mistake in _told(error))
-    return [_problem(field, value, origin, reason) for field, value, reason in told]
+    return [finding(code, mistake, origin) for code, mistake in told]
 
 
-def seal_problems(record: Json, origin: str) -> list[Problem]:
+def seal_mistakes(record: Json) -> Iterator[Mistake]:
     """The blocks whose digest is not the one that the record was written with."""
-    sealed = seal(record)
-    problems = []
+    sealed, is_whole = seal(record), True
     for name in sorted(sealed["block_sha256"].keys() | record["block_sha256"].keys()):
         written, found = record["block_sha256"].get(name), sealed["block_sha256"].get(name)
         if written != found:
+            is_whole = False
             reason = f"changed since the record was written: its digest is {found}"
-            problems.append(_problem(f"/{name}", f"block_sha256 {written}", origin, reason))
-    if not problems and record["record_sha256"] != sealed["record_sha256"]:
-        reason = f"does not follow from the record: expected {sealed['record_sha256']}"
-        problems.append(_problem("/record_sha256", record["record_sha256"], origin, reason))
-    return problems
-
-
-def pointer(*parts: str | int) -> str:
-    """A JSON pointer (RFC 6901)."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+            yield Mistake(f"/{name}", f"block_sha256 {written}", reason, found)
+    if is_whole and record["record_sha256"] != sealed["record_sha256"]:
+        expected = sealed["record_sha256"]
+        reason = f"does not follow from the record: expected {expected}"
+        yield Mistake("/record_sha256", record["record_sha256"], reason, expected)
 
 
 @cache
@@ -117,23 +111,24 @@ def _validator(version: int) -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
 
 
-def _told(error: ValidationError) -> Iterator[tuple[str, Any, str]]:
-    """Field, value and reason of each mistake in a schema error."""
+def _told(error: ValidationError) -> Iterator[Coded]:
+    """Each mistake in a schema error."""
     path = list(error.absolute_path)
     match error.validator:
         case "required":
             missing = [name for name in error.validator_value if name not in error.instance]
             # One error a name: jsonschema reports each of them with the whole list.
             name = next(name for name in missing if repr(name) in error.message)
-            yield pointer(*path, name), None, "missing field"
+            yield "missing_field", Mistake(pointer(*path, name), None, "missing field")
         case "additionalProperties" if error.validator_value is False:
             known = error.schema.get("properties", {})
             for name in sorted(set(error.instance) - set(known)):
-                yield pointer(*path, name), _short(error.instance[name]), "unknown field"
+                found = _short(error.instance[name])
+                yield "unknown_field", Mistake(pointer(*path, name), found, "unknown field")
         case _:
             expected = error.schema.get("title")
             reason = f"expected {expected}" if expected else error.message[:300]
-            yield pointer(*path), _short(error.instance), reason
+            yield "wrong_value", Mistake(pointer(*path), _short(error.instance), reason, expected)
 
 
 def _short(value: Any) -> Any:
@@ -143,11 +138,15 @@ def _short(value: Any) -> Any:
     return value[:100] if isinstance(value, str) else value
 
 
-def _problem(field: str, value: Any, origin: str, reason: str) -> Problem:
-    return Problem(field=field, value=value, origin=origin, reason=reason, fix=MEASURE_AGAIN)
+def _no_record(path: Path, code: str, reason: str) -> Refused:
+    return Refused([finding(code, Mistake("", str(path), reason), str(path))])
 
 
-def _file_problem(path: Path, reason: str) -> Problem:
+def _unreadable(path: Path, error: OSError) -> Problem:
     return Problem(
-        field="record", value=str(path), origin=str(path), reason=reason, fix="Give a record's path"
+        field="record",
+        value=str(path),
+        origin=str(path),
+        reason=f"cannot be read: {error.strerror}",
+        fix="Give a record's path",
     )

@@ -1,38 +1,32 @@
-"""Whether a record is one: its schema, the numbers that follow from others, what must agree, its digests.
+"""Whether a record is one, in layers: JSON, schema, semantics, identity, privacy.
 
-Each check yields (JSON pointer, value found, reason), and trusts what the checks before it have shown.
+Each layer trusts what the layers before it have shown. finding.py has the codes of what they find.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench.comparability import sha256_of
 from miniverl.bench.derive import derived
-from miniverl.bench.record import (
-    MEASURE_AGAIN,
-    load_strict,
-    pointer,
-    schema_problems,
-    seal_problems,
-)
+from miniverl.bench.finding import Coded, Finding, Mistake, coded, finding, pointer
+from miniverl.bench.privacy import private
+from miniverl.bench.record import load_strict, schema_problems, seal_mistakes
+from miniverl.bench.validate_identity import identity_mistakes, identity_mistakes_v1
 from miniverl.bench.validate_launch import launch_mistakes
 from miniverl.bench.validate_v1 import mistakes_v1
-from miniverl.engine.problem import Problem, Refused
+from miniverl.engine.problem import Refused
 
 Json = Mapping[str, Any]
-Mistake = tuple[str, Any, str]
 
 _PLACEHOLDER = re.compile(r"@[A-Z][A-Z0-9_]*@|\$\{[^}]*\}")
 _QUOTED = {"env", "ext", "message", "reason"}
 _LARGEST = 1e100
-_EVIDENCE = ("trajectories.jsonl", "adapter/adapter_model.safetensors")
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The valid record in `path`; raises WrongCall (no such file) or Refused (every problem of it)."""
+    """The valid record in `path`; raises WrongCall (no such file) or Refused (every finding)."""
     record = load_strict(path)
     problems = validate(record, str(path))
     if problems:
@@ -40,36 +34,32 @@ def load(path: Path) -> dict[str, Any]:
     return record
 
 
-def validate(record: Json, origin: str = "record") -> list[Problem]:
-    """Every problem of the record; the field of each is a JSON pointer. Empty: the record is valid."""
+def validate(record: Json, origin: str = "record") -> Sequence[Finding]:
+    """Every finding of the record. Empty: the record is valid."""
     problems = schema_problems(record, origin)
     if problems:
         return problems
-    problems = [
-        Problem(field=field, value=value, origin=origin, reason=reason, fix=MEASURE_AGAIN)
-        for field, value, reason in _mistakes(record)
-    ]
-    if record["schema_version"] == 1:
-        return problems
-    return problems + seal_problems(record, origin)
+    return [finding(code, mistake, origin) for code, mistake in _mistakes(record)]
 
 
-def _mistakes(record: Json) -> Iterator[Mistake]:
-    beyond = list(_immeasurable(record))
+def _mistakes(record: Json) -> Iterator[Coded]:
+    beyond = list(coded("beyond_precision", _immeasurable(record)))
     if beyond:  # nothing can be computed from them
         yield from beyond
         return
-    yield from _placeholders(record)
-    yield from _time(record)
+    yield from coded("placeholder", _placeholders(record))
+    yield from coded("no_such_time", _time(record))
     if record["schema_version"] == 1:
         yield from mistakes_v1(record)
-        return
-    yield from differences(record, derived(record))
-    yield from launch_mistakes(record)
-    yield from _status(record)
-    yield from _resume(record)
-    yield from _identity(record)
-    yield from _outputs(record)
+        yield from identity_mistakes_v1(record)
+    else:
+        yield from coded("derived_differs", differences(record, derived(record)))
+        yield from launch_mistakes(record)
+        yield from coded("contradiction", _status(record))
+        yield from coded("contradiction", _resume(record))
+        yield from identity_mistakes(record)
+        yield from coded("seal_broken", seal_mistakes(record))
+    yield from private(record)
 
 
 def differences(found: Any, expected: Any, *path: str | int) -> Iterator[Mistake]:
@@ -82,12 +72,12 @@ def differences(found: Any, expected: Any, *path: str | int) -> Iterator[Mistake
             if name in found:
                 yield from differences(found[name], value, *path, name)
             else:
-                yield pointer(*path, name), None, _expected(value)
+                yield Mistake(pointer(*path, name), None, _expected(value), value)
         if path and path[-1] in _WHOLLY_DERIVED:
             for name in sorted(found.keys() - expected.keys()):
-                yield pointer(*path, name), found[name], "does not follow from the record"
+                yield Mistake(pointer(*path, name), found[name], "does not follow from the record")
     elif isinstance(found, bool) != isinstance(expected, bool) or found != expected:
-        yield pointer(*path), found, _expected(expected)
+        yield Mistake(pointer(*path), found, _expected(expected), expected)
 
 
 # Mappings without a field that was measured: what does not follow has no place in them.
@@ -121,7 +111,7 @@ def _placeholders(value: Any, *path: str | int) -> Iterator[Mistake]:
         for index, each in enumerate(value):
             yield from _placeholders(each, *path, index)
     elif isinstance(value, str) and (unfilled := _PLACEHOLDER.search(value)):
-        yield pointer(*path), value, f"holds the unresolved placeholder {unfilled[0]}"
+        yield Mistake(pointer(*path), value, f"holds the unresolved placeholder {unfilled[0]}")
 
 
 def _immeasurable(value: Any, *path: str | int) -> Iterator[Mistake]:
@@ -133,14 +123,14 @@ def _immeasurable(value: Any, *path: str | int) -> Iterator[Mistake]:
         for index, each in enumerate(value):
             yield from _immeasurable(each, *path, index)
     elif isinstance(value, int | float) and abs(value) > _LARGEST:
-        yield pointer(*path), value, f"beyond {_LARGEST:.0e}, which nothing measured is"
+        yield Mistake(pointer(*path), value, f"beyond {_LARGEST:.0e}, which nothing measured is")
 
 
 def _time(record: Json) -> Iterator[Mistake]:
     try:
         datetime.strptime(record["measured_at"], "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
-        yield "/measured_at", record["measured_at"], "no such day or time"
+        yield Mistake("/measured_at", record["measured_at"], "no such day or time")
 
 
 def _status(record: Json) -> Iterator[Mistake]:
@@ -149,23 +139,25 @@ def _status(record: Json) -> Iterator[Mistake]:
     for name in ("reason_code", "reason"):
         if is_measured == (record[name] is not None):
             rule = "a measured record has none" if is_measured else "says nothing of the status"
-            yield f"/{name}", record[name], rule
+            yield Mistake(f"/{name}", record[name], rule)
     if not is_measured:
         return
     straight = [each for each in record["launches"] if each["role"] == "straight"]
     asked = record["workload"]["launches"]
     if len(straight) != asked:
         found = f"{len(straight)} straight launches"
-        yield "/launches", found, f"the workload asked for {asked}, and the status is measured"
+        yield Mistake(
+            "/launches", found, f"the workload asked for {asked}, and the status is measured"
+        )
     for index, launch in enumerate(record["launches"]):
         for name, wanted in (("is_finished", True), ("exit_code", 0)):
             if launch["role"] != "interrupted" and launch[name] != wanted:
                 field = pointer("launches", index, name)
-                yield field, launch[name], "the record's status is measured"
+                yield Mistake(field, launch[name], "the record's status is measured", wanted)
     for name, kept in record["resource_contract"].items():
         if kept is False:
             field = pointer("resource_contract", name)
-            yield field, False, "the record's status is measured, not contract_exceeded"
+            yield Mistake(field, False, "the record's status is measured, not contract_exceeded")
 
 
 def _resume(record: Json) -> Iterator[Mistake]:
@@ -174,59 +166,18 @@ def _resume(record: Json) -> Iterator[Mistake]:
     status, first = resume["status"], resume["first_difference"]
     differing = resume["differing_files"]
     if (status == "mismatch") != bool(differing):
-        yield "/resume/differing_files", differing, f"the resume status is {status}"
+        yield Mistake("/resume/differing_files", differing, f"the resume status is {status}")
     if (first is not None) != bool(differing) or (first and first["file"] not in differing):
-        yield "/resume/first_difference", first, "is not among the differing files"
+        yield Mistake("/resume/first_difference", first, "is not among the differing files")
     if (status == "not_checked") != (resume["reason"] is not None):
-        yield "/resume/reason", resume["reason"], f"the resume status is {status}"
+        yield Mistake("/resume/reason", resume["reason"], f"the resume status is {status}")
     roles = {launch["role"] for launch in record["launches"]}
     if status != "not_checked" and not {"straight", "interrupted", "resumed"} <= roles:
-        yield "/resume/status", status, "a launch that this takes is not among the launches"
+        yield Mistake(
+            "/resume/status", status, "a launch that this takes is not among the launches"
+        )
     if record["status"] == "measured":
         is_checked = status != "not_checked"
         if is_checked != record["workload"]["checks_resume"]:
             planned = record["workload"]["checks_resume"]
-            yield "/resume/status", status, f"the workload says checks_resume {planned}"
-
-
-def _identity(record: Json) -> Iterator[Mistake]:
-    """Names and digests that stand in two places."""
-    identity, verl = record["profile_identity"], record["verl"]
-    content = {name: value for name, value in identity.items() if name != "digest"}
-    if identity["digest"] != sha256_of(content):
-        yield "/profile_identity/digest", identity["digest"], _expected(sha256_of(content))
-    pairs = {
-        "profile_name": ("/profile", record["profile"]),
-        "upstream_commit": ("/verl/commit", verl["commit"]),
-        "upstream_tag": ("/verl/tag", verl["tag"]),
-        "upstream_repository": ("/verl/repository", verl["repository"]),
-    }
-    for name, (field, value) in pairs.items():
-        if identity.get(name, value) != value:
-            yield field, value, f"profile_identity says {identity[name]!r}"
-    if record["hardware"]["device"] == "cuda" and not record["hardware"]["gpu"]:
-        yield "/hardware/gpu", record["hardware"]["gpu"], "the device is cuda"
-
-
-def _outputs(record: Json) -> Iterator[Mistake]:
-    """The digests of what the launches wrote, against the artifacts and the claims."""
-    files = record["artifacts"]["files"]
-    finished = [
-        (index, each) for index, each in enumerate(record["launches"]) if each["is_finished"]
-    ]
-    straight = next(((i, each) for i, each in finished if each["role"] == "straight"), None)
-    if straight:
-        index, launch = straight
-        for name, sha256 in launch["outputs"].items():
-            kept = files.get(name, {}).get("sha256")
-            if kept != sha256:
-                field = pointer("launches", index, "outputs", name)
-                yield field, sha256, f"the artifacts say {kept}"
-    by_name = {
-        name: {each["outputs"].get(name) for _, each in finished if each["role"] == "straight"}
-        for name in _EVIDENCE
-    }
-    differ = [name for name, digests in by_name.items() if len(digests) > 1]
-    if differ and record["determinism"]["new_process"] == "proven":
-        reason = f"straight launches differ in {', '.join(differ)}"
-        yield "/determinism/new_process", "proven", reason
+            yield Mistake("/resume/status", status, f"the workload says checks_resume {planned}")

@@ -1,6 +1,6 @@
 """Whether a launch hangs together: clocks that run forward, counts within their bounds, one story throughout.
 
-Each check yields (JSON pointer, value found, reason). Derived numbers are compared elsewhere.
+Derived numbers are compared elsewhere.
 """
 
 import math
@@ -8,52 +8,70 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from miniverl.bench.finding import Coded, Mistake, coded, pointer
 from miniverl.bench.launch_values import RATES, is_number
-from miniverl.bench.record import pointer
 
 Json = Mapping[str, Any]
-Mistake = tuple[str, Any, str]
 
 _ROUNDING_SECONDS = 1e-4
 # A busy machine may stop the process between taking a time and writing the event that tells it.
 _STAMP_DELAY_SECONDS = 2.0
 
 
-def launch_mistakes(record: Json) -> Iterator[Mistake]:
+def launch_mistakes(record: Json) -> Iterator[Coded]:
     """Every mistake in `launches`."""
     for index, launch in enumerate(record["launches"]):
-        for path, value, reason in _of_launch(launch, record):
-            yield pointer("launches", index) + path, value, reason
-    for index, (one, other) in enumerate(pairwise(record["launches"]), start=1):
+        for code, mistake in _of_launch(launch, record):
+            yield code, _below(mistake, "launches", index)
+    yield from coded("clock_order", _starts(record["launches"]))
+    yield from coded("contradiction", _ordinals(record["launches"]))
+
+
+def _below(mistake: Mistake, *path: str | int) -> Mistake:
+    """The mistake of a part, in the whole."""
+    return mistake._replace(field=pointer(*path) + mistake.field)
+
+
+def _starts(launches: Sequence[Json]) -> Iterator[Mistake]:
+    for index, (one, other) in enumerate(pairwise(launches), start=1):
         if other["created_monotonic_seconds"] < one["created_monotonic_seconds"]:
             field = pointer("launches", index, "created_monotonic_seconds")
-            yield field, other["created_monotonic_seconds"], "before the launch that precedes it"
-    for index, launch in enumerate(record["launches"]):
+            yield Mistake(
+                field, other["created_monotonic_seconds"], "before the launch that precedes it"
+            )
+
+
+def _ordinals(launches: Sequence[Json]) -> Iterator[Mistake]:
+    for index, launch in enumerate(launches):
         if launch["ordinal"] != index + 1:
-            yield pointer("launches", index, "ordinal"), launch["ordinal"], f"expected {index + 1}"
+            field = pointer("launches", index, "ordinal")
+            yield Mistake(field, launch["ordinal"], f"expected {index + 1}", index + 1)
 
 
-def _of_launch(launch: Json, record: Json) -> Iterator[Mistake]:
-    yield from _end(launch)
-    yield from _start(launch, record)
-    yield from _marks(launch)
-    yield from _step_numbers(launch, record["workload"]["warmup_steps"])
+def _of_launch(launch: Json, record: Json) -> Iterator[Coded]:
+    yield from coded("contradiction", _end(launch))
+    yield from coded("contradiction", _start(launch, record))
+    yield from coded("clock_order", _marks(launch))
+    yield from coded("contradiction", _step_numbers(launch, record["workload"]["warmup_steps"]))
     for index, step in enumerate(launch["steps"]):
-        for path, value, reason in (*_step_times(step), *_step_counts(step, record["recipe"])):
-            yield pointer("steps", index) + path, value, reason
-    yield from _memory(launch)
-    yield from _telemetry(launch["telemetry"])
+        for code, mistakes in (
+            ("clock_order", _step_times(step)),
+            ("wrong_count", _step_counts(step, record["recipe"])),
+        ):
+            yield from coded(code, (_below(each, "steps", index) for each in mistakes))
+    yield from coded("memory_order", _memory(launch))
+    yield from coded("wrong_telemetry", _telemetry(launch["telemetry"]))
 
 
 def _end(launch: Json) -> Iterator[Mistake]:
     created, ended = launch["created_monotonic_seconds"], launch["ended_monotonic_seconds"]
     if ended < created:
-        yield "/ended_monotonic_seconds", ended, "before the process was created"
+        yield Mistake("/ended_monotonic_seconds", ended, "before the process was created")
     is_finished = launch["is_finished"]
     if is_finished and launch["failure"] is not None:
-        yield "/failure", launch["failure"]["code"], "the launch finished its run"
+        yield Mistake("/failure", launch["failure"]["code"], "the launch finished its run")
     if is_finished == (launch["outputs"] is None):
-        yield "/outputs", launch["outputs"], f"is_finished is {is_finished}"
+        yield Mistake("/outputs", launch["outputs"], f"is_finished is {is_finished}")
 
 
 def _start(launch: Json, record: Json) -> Iterator[Mistake]:
@@ -61,10 +79,12 @@ def _start(launch: Json, record: Json) -> Iterator[Mistake]:
     started = launch["started"]
     if started is None:
         if launch["steps"]:
-            yield "/started", None, "the launch has steps"
+            yield Mistake("/started", None, "the launch has steps")
         return
     if launch["role"] != "resumed" and started["resumed_step"] is not None:
-        yield "/started/resumed_step", started["resumed_step"], f"the role is {launch['role']}"
+        yield Mistake(
+            "/started/resumed_step", started["resumed_step"], f"the role is {launch['role']}"
+        )
     told = {
         "recipe_sha256": record["recipe"]["recipe_sha256"],
         "num_steps": record["recipe"]["num_steps"],
@@ -72,19 +92,22 @@ def _start(launch: Json, record: Json) -> Iterator[Mistake]:
     }
     for name, value in told.items():
         if started[name] != value:
-            yield f"/started/{name}", started[name], f"the record says {value!r}"
+            field = f"/started/{name}"
+            yield Mistake(field, started[name], f"the record says {value!r}", value)
     if started["device"].partition(":")[0] != record["hardware"]["device"]:
         hardware = record["hardware"]["device"]
-        yield "/started/device", started["device"], f"the record's hardware says {hardware!r}"
+        yield Mistake(
+            "/started/device", started["device"], f"the record's hardware says {hardware!r}"
+        )
     policy = record["models"]["policy"]
     for index, load in enumerate(launch["model_loads"]):
         for name in ("parameters", "trainable_parameters"):
             if load["role"] == "policy" and load[name] != policy.get(name, load[name]):
                 field = pointer("model_loads", index, name)
-                yield field, load[name], f"the record's policy has {policy[name]!r}"
+                yield Mistake(field, load[name], f"the record's policy has {policy[name]!r}")
         if load["trainable_parameters"] > load["parameters"]:
             field = pointer("model_loads", index, "trainable_parameters")
-            yield field, load["trainable_parameters"], "more than all parameters"
+            yield Mistake(field, load["trainable_parameters"], "more than all parameters")
 
 
 def _marks(launch: Json) -> Iterator[Mistake]:
@@ -121,10 +144,10 @@ def _step_marks(steps: Sequence[Json]) -> Iterator[tuple[str, Any]]:
 def _forward(marks: Sequence[tuple[str, float]], lived: float) -> Iterator[Mistake]:
     for (_, before), (field, at) in pairwise(marks):
         if at < before:
-            yield field, at, f"before {before}, when what precedes it happened"
+            yield Mistake(field, at, f"before {before}, when what precedes it happened")
     for field, at in marks:
         if at > lived + _ROUNDING_SECONDS:
-            yield field, at, f"after the end of the launch at {lived:.6f}"
+            yield Mistake(field, at, f"after the end of the launch at {lived:.6f}")
 
 
 def _step_numbers(launch: Json, warmup_steps: int) -> Iterator[Mistake]:
@@ -132,22 +155,29 @@ def _step_numbers(launch: Json, warmup_steps: int) -> Iterator[Mistake]:
     first = 1 + ((launch["started"] or {}).get("resumed_step") or 0)
     for index, step in enumerate(steps):
         if step["step"] != first + index:
-            yield pointer("steps", index, "step"), step["step"], f"expected {first + index}"
+            field, expected = pointer("steps", index, "step"), first + index
+            yield Mistake(field, step["step"], f"expected {expected}", expected)
         if step["is_warmup"] != (index < warmup_steps):
             field = pointer("steps", index, "is_warmup")
-            yield field, step["is_warmup"], f"the workload has {warmup_steps} warm-up steps"
+            yield Mistake(
+                field, step["is_warmup"], f"the workload has {warmup_steps} warm-up steps"
+            )
         if step["is_finished"] != is_number(step["seconds"]):
             field = pointer("steps", index, "seconds")
-            yield field, step["seconds"], f"is_finished is {step['is_finished']}"
+            yield Mistake(field, step["seconds"], f"is_finished is {step['is_finished']}")
         if not step["is_finished"] and index < len(steps) - 1:
-            yield pointer("steps", index, "is_finished"), False, "a later step was started"
+            yield Mistake(pointer("steps", index, "is_finished"), False, "a later step was started")
         if step["is_finished"] != is_number(step["finished_at_seconds"]):
             field = pointer("steps", index, "finished_at_seconds")
-            yield field, step["finished_at_seconds"], f"is_finished is {step['is_finished']}"
+            yield Mistake(
+                field, step["finished_at_seconds"], f"is_finished is {step['is_finished']}"
+            )
     if launch["is_finished"] and launch["started"]:
         done, planned = first - 1 + len(steps), launch["started"]["num_steps"]
         if done != planned:
-            yield "/steps", f"{len(steps)} steps", f"the run of {planned} steps is finished"
+            yield Mistake(
+                "/steps", f"{len(steps)} steps", f"the run of {planned} steps is finished"
+            )
 
 
 def _step_times(step: Json) -> Iterator[Mistake]:
@@ -156,14 +186,16 @@ def _step_times(step: Json) -> Iterator[Mistake]:
     for name, phase in step["phases"].items():
         if phase["at_seconds"] - phase["seconds"] < start - _ROUNDING_SECONDS:
             reason = f"longer than from the start of the step at {start} to its end"
-            yield pointer("phases", name, "seconds"), phase["seconds"], reason
+            yield Mistake(pointer("phases", name, "seconds"), phase["seconds"], reason)
     if not (is_number(step["seconds"]) and is_number(end)):
         return
     if abs(end - start - step["seconds"]) > _STAMP_DELAY_SECONDS:
-        yield "/seconds", step["seconds"], f"it was started at {start} and finished at {end}"
+        yield Mistake(
+            "/seconds", step["seconds"], f"it was started at {start} and finished at {end}"
+        )
     inside = [p["seconds"] for p in step["phases"].values() if p["at_seconds"] <= end]
     if math.fsum(inside) > step["seconds"] + _ROUNDING_SECONDS:
-        yield "/seconds", step["seconds"], f"its phases take {math.fsum(inside):.6f}"
+        yield Mistake("/seconds", step["seconds"], f"its phases take {math.fsum(inside):.6f}")
 
 
 def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
@@ -178,29 +210,38 @@ def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
         limit = held * recipe["response_limit"] * times.get(name, 1)
         if found > limit:
             field = pointer("phases", name, "tokens")
-            yield field, found, f"more than {held} responses of the recipe's limit: {limit}"
+            yield Mistake(
+                field, found, f"more than {held} responses of the recipe's limit: {limit}"
+            )
     work = step["work"]
     if "status" in work:
         return
     if work["responses"] != responses:
-        yield "/work/responses", work["responses"], f"the recipe's batch has {responses}"
+        reason = f"the recipe's batch has {responses}"
+        yield Mistake("/work/responses", work["responses"], reason, responses)
     if work["finished_responses"] > work["responses"]:
-        yield "/work/finished_responses", work["finished_responses"], "more than the responses"
+        yield Mistake(
+            "/work/finished_responses", work["finished_responses"], "more than the responses"
+        )
     if len(work["prompt_ids"]) > recipe["logical_batch"]:
         found = f"{len(work['prompt_ids'])} prompts"
-        yield "/work/prompt_ids", found, f"the recipe's batch has {recipe['logical_batch']}"
+        yield Mistake(
+            "/work/prompt_ids", found, f"the recipe's batch has {recipe['logical_batch']}"
+        )
     rollout = step["phases"].get("rollout")
     is_other = rollout and rollout["tokens"] != work["response_tokens"]
     if is_other and (drawn == responses or rollout["tokens"] < work["response_tokens"]):
         reason = f"the rollout counted {rollout['tokens']}"
-        yield "/work/response_tokens", work["response_tokens"], reason
+        yield Mistake("/work/response_tokens", work["response_tokens"], reason)
 
 
 def _memory(launch: Json) -> Iterator[Mistake]:
     memory, series = launch["memory"], launch["telemetry"]["series"]
     allocated, reserved = memory["peak_allocated_bytes"], memory["peak_reserved_bytes"]
     if is_number(allocated) and is_number(reserved) and reserved < allocated:
-        yield "/memory/peak_reserved_bytes", reserved, f"less than the {allocated} allocated"
+        yield Mistake(
+            "/memory/peak_reserved_bytes", reserved, f"less than the {allocated} allocated"
+        )
     for kind in ("allocated", "reserved", "process", "device", "rss"):
         peak = memory[f"peak_{kind}_bytes"]
         seen = [*series.get(f"{kind}_bytes", [])]
@@ -211,12 +252,12 @@ def _memory(launch: Json) -> Iterator[Mistake]:
                 if name in step["memory"]
             ]
         if seen and (not is_number(peak) or peak < max(seen)):
-            yield f"/memory/peak_{kind}_bytes", peak, f"a sample shows {max(seen)}"
+            yield Mistake(f"/memory/peak_{kind}_bytes", peak, f"a sample shows {max(seen)}")
     for index, (one, other) in enumerate(pairwise(launch["steps"]), start=1):
         for name in one["memory"].keys() & other["memory"].keys():
             if name.startswith("peak_") and other["memory"][name] < one["memory"][name]:
                 field = pointer("steps", index, "memory", name)
-                yield field, other["memory"][name], "less than the peak of the step before"
+                yield Mistake(field, other["memory"][name], "less than the peak of the step before")
 
 
 def _telemetry(telemetry: Json) -> Iterator[Mistake]:
@@ -225,11 +266,15 @@ def _telemetry(telemetry: Json) -> Iterator[Mistake]:
     for name, values in series.items():
         if len(values) != num_samples:
             found = f"{len(values)} samples"
-            yield f"/telemetry/series/{name}", found, f"at_seconds has {num_samples}"
+            yield Mistake(f"/telemetry/series/{name}", found, f"at_seconds has {num_samples}")
     for index, (one, other) in enumerate(pairwise(series["at_seconds"]), start=1):
         if other < one:
-            yield pointer("telemetry", "series", "at_seconds", index), other, f"before {one}"
+            yield Mistake(
+                pointer("telemetry", "series", "at_seconds", index), other, f"before {one}"
+            )
     if (telemetry["status"] == "not_measured") != (num_samples == 0):
-        yield "/telemetry/status", telemetry["status"], f"there are {num_samples} samples"
+        yield Mistake("/telemetry/status", telemetry["status"], f"there are {num_samples} samples")
     if (telemetry["status"] == "invalid") != bool(telemetry["reasons"]):
-        yield "/telemetry/reasons", telemetry["reasons"], f"the status is {telemetry['status']}"
+        yield Mistake(
+            "/telemetry/reasons", telemetry["reasons"], f"the status is {telemetry['status']}"
+        )

@@ -1,15 +1,13 @@
-"""What must agree within a record of version 1, which has no raw samples: only its numbers against each other.
-
-Each check yields (JSON pointer, value found, reason).
-"""
+"""What must agree within a record of version 1, which has no raw samples: only its numbers against each other."""
 
 import statistics
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+from miniverl.bench.finding import Coded, Mistake, coded
+
 Json = Mapping[str, Any]
-Mistake = tuple[str, Any, str]
 
 # A published phase -> the rate that belongs to it.
 _RATES = {
@@ -25,14 +23,15 @@ _IDENTICAL = (
 )
 
 
-def mistakes_v1(record: Json) -> Iterator[Mistake]:
+def mistakes_v1(record: Json) -> Iterator[Coded]:
     """Every mistake of a version 1 record that has passed its schema."""
-    yield from _positions(record)
-    yield from _order(record)
-    yield from _equal(record)
-    yield from _bounds(record)
-    yield from _contract(record)
-    yield from _resume(record["resume"])
+    yield from coded("derived_differs", _positions(record))
+    yield from coded("clock_order", _order(record))
+    yield from coded("derived_differs", _counts(record))
+    yield from coded("wrong_count", _bounds(record))
+    yield from coded("limit_broken", _contract(record))
+    yield from coded("contradiction", _resume(record["resume"]))
+    yield from coded("name_differs", _names(record))
 
 
 def _positions(record: Json) -> Iterator[Mistake]:
@@ -48,9 +47,13 @@ def _positions(record: Json) -> Iterator[Mistake]:
         field = f"/measurements/steady_state_median_throughput/{rate}"
         product = f"times {seconds[phase]} seconds ({phase}) this is {found:.4f} positions a step"
         if abs(found - agreed) > rounding + agreed * 2e-4:
-            yield field, rates[rate], f"{product}, where the other phases have {agreed:.4f}"
+            yield Mistake(
+                field, rates[rate], f"{product}, where the other phases have {agreed:.4f}"
+            )
         elif found > limit + rounding:
-            yield field, rates[rate], f"{product}, and logical_batch x response_limit is {limit}"
+            yield Mistake(
+                field, rates[rate], f"{product}, and logical_batch x response_limit is {limit}"
+            )
 
 
 def _order(record: Json) -> Iterator[Mistake]:
@@ -64,22 +67,25 @@ def _order(record: Json) -> Iterator[Mistake]:
     )
     for before, name in pairwise(names):
         if measured[name] <= measured[before]:
-            yield f"/measurements/{name}", measured[name], f"{before} is {measured[before]}"
+            yield Mistake(
+                f"/measurements/{name}", measured[name], f"{before} is {measured[before]}"
+            )
     total = record["resource_contract"]["total_gpu_workload_seconds"]
     last = measured["time_to_first_update_seconds"]
     steps = sum(measured["steady_state_median_seconds"].values())
     least = last + steps * (record["recipe"]["optimizer_updates"] - 1) / 2
     if total < least:
         field = "/resource_contract/total_gpu_workload_seconds"
-        yield field, total, f"the first update and half of the others alone take {least:.4f}"
+        yield Mistake(
+            field, total, f"the first update and half of the others alone take {least:.4f}"
+        )
 
 
-def _equal(record: Json) -> Iterator[Mistake]:
-    """Numbers and names that stand in two places."""
+def _counts(record: Json) -> Iterator[Mistake]:
+    """Counts that follow from the updates and the batch."""
     recipe, measured, resume = record["recipe"], record["measurements"], record["resume"]
-    identity, verl = record["profile_identity"], record["verl"]
     consumed = recipe["optimizer_updates"] * recipe["logical_batch"]
-    pairs = (
+    yield from _unequal(
         ("/recipe/prompts_consumed", recipe["prompts_consumed"], consumed),
         ("/measurements/prompts_consumed", measured["prompts_consumed"], consumed),
         ("/resume/task_cursor", resume["task_cursor"], consumed),
@@ -88,14 +94,25 @@ def _equal(record: Json) -> Iterator[Mistake]:
             resume["global_optimizer_steps"],
             recipe["optimizer_updates"],
         ),
+    )
+
+
+def _names(record: Json) -> Iterator[Mistake]:
+    """Names that stand in two places."""
+    identity, verl = record["profile_identity"], record["verl"]
+    yield from _unequal(
         ("/profile", record["profile"], identity["profile_name"]),
         ("/verl/commit", verl["commit"], identity["upstream_commit"]),
         ("/verl/tag", verl["tag"], identity["upstream_tag"]),
         ("/verl/repository", verl["repository"], identity["upstream_repository"]),
     )
+
+
+def _unequal(*pairs: tuple[str, Any, Any]) -> Iterator[Mistake]:
     for field, found, expected in pairs:
         if found != expected:
-            yield field, found, f"does not follow from the record: expected {expected!r}"
+            reason = f"does not follow from the record: expected {expected!r}"
+            yield Mistake(field, found, reason, expected)
 
 
 def _bounds(record: Json) -> Iterator[Mistake]:
@@ -114,7 +131,7 @@ def _bounds(record: Json) -> Iterator[Mistake]:
     for field, smaller, larger in bounds:
         if measured[smaller] > measured[larger]:
             found = f"{smaller} is {measured[smaller]}, {larger} {measured[larger]}"
-            yield field, measured[field.rpartition("/")[2]], found
+            yield Mistake(field, measured[field.rpartition("/")[2]], found)
     batches = measured["observed_rollout_physical_batch_sizes"]
     others = (
         ("/hardware/vram_gib", measured["peak_reserved_gib"], record["hardware"]["vram_gib"]),
@@ -146,7 +163,7 @@ def _bounds(record: Json) -> Iterator[Mistake]:
     )
     for field, found, limit in others:
         if found > limit:
-            yield field, found, f"more than {limit}"
+            yield Mistake(field, found, f"more than {limit}")
 
 
 def _contract(record: Json) -> Iterator[Mistake]:
@@ -158,15 +175,15 @@ def _contract(record: Json) -> Iterator[Mistake]:
     is_within = reserved <= limit
     if contract["peak_reserved_within_limit"] != is_within:
         field = "/resource_contract/peak_reserved_within_limit"
-        yield field, not is_within, f"{reserved} GiB were reserved, the limit is {limit}"
+        yield Mistake(field, not is_within, f"{reserved} GiB were reserved, the limit is {limit}")
     hours = contract["total_gpu_workload_seconds"] / 3600
     if hours > contract["gpu_hour_limit"]:
         field = "/resource_contract/gpu_hour_limit"
-        yield field, contract["gpu_hour_limit"], f"{hours:.4f} hours were used"
+        yield Mistake(field, contract["gpu_hour_limit"], f"{hours:.4f} hours were used")
 
 
 def _resume(resume: Json) -> Iterator[Mistake]:
     is_exact = all(resume[name] for name in _IDENTICAL)
     if (resume["status"] == "exact_match") != is_exact:
         told = ", ".join(f"{name} {resume[name]}" for name in _IDENTICAL)
-        yield "/resume/status", resume["status"], told
+        yield Mistake("/resume/status", resume["status"], told)
