@@ -22,11 +22,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from miniverl.engine import disk
 from miniverl.engine.events import Event, Warned
 from miniverl.engine.journal import Offset, is_bound
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Problem, Refused
-from miniverl.engine.whole import remove_whole, save_tensors, whole_folder
+from miniverl.engine.whole import remove_whole, whole_folder
 
 _ALWAYS = {"optimizer.safetensors", "state.json"}
 _NAME = re.compile(r"step-(\d{6,})")
@@ -64,10 +65,12 @@ def save(folder: Path, parts: Mapping[str, Part], state: State) -> Path:
     with whole_folder(path) as beside:
         for role, part in parts.items():
             parameters_name, optimizer_name = _file_names(role, part)
-            save_tensors(_contiguous(part.parameters), beside / parameters_name)
-            save_tensors(_optimizer_tensors(part), beside / optimizer_name)
-        (beside / "state.json").write_text(_json(asdict(state)), "utf-8")
-        (beside / "manifest.json").write_text(_json(_manifest(beside)), "utf-8")
+            disk.write_tensors(
+                beside / parameters_name, _contiguous(part.parameters), metadata=None
+            )
+            disk.write_tensors(beside / optimizer_name, _optimizer_tensors(part), metadata=None)
+        disk.write(beside / "state.json", _json(asdict(state)).encode())
+        disk.write(beside / "manifest.json", _json(_manifest(beside)).encode())
     return path
 
 
@@ -133,7 +136,11 @@ def num_bytes(path: Path) -> int:
 def _steps(folder: Path) -> Iterator[Path]:
     """Oldest first."""
     found = folder.iterdir() if folder.exists() else iter(())
-    yield from sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step)
+    yield from sorted(filter(_is_step, found), key=_step)
+
+
+def _is_step(path: Path) -> bool:
+    return _NAME.fullmatch(path.name) is not None and path.is_dir()
 
 
 def _step(path: Path) -> int:
@@ -184,7 +191,11 @@ def _damage(path: Path) -> str | None:
         file = path / name
         if not file.is_file():
             return f"{name} is missing"
-        if expected != _file_facts(file):
+        try:
+            found = _file_facts(file)
+        except OSError as error:
+            return f"{name} cannot be read: {error}"
+        if expected != found:
             return f"the content of {name} changed"
     written = json.loads((path / "state.json").read_text("utf-8")).keys()
     if written != {field.name for field in fields(State)}:

@@ -5,14 +5,13 @@ puts in the place of the one that transformers draws anew.
 """
 
 import json
-import shutil
 from pathlib import Path
 
-from miniverl.engine import lora
+from miniverl.engine import disk, lora
 from miniverl.engine.critic import HEAD
 from miniverl.engine.models import Model
 from miniverl.engine.recipe import Critic, Policy
-from miniverl.engine.whole import save_tensors, whole_folder
+from miniverl.engine.whole import whole_folder
 
 _MODEL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")  # all but the weights
 # The index of other shards, and what the cache notes about its own copy, times among it.
@@ -24,9 +23,13 @@ def export(policy: Model, recipe: Policy, out: Path, source: Path) -> Path:
     if recipe.lora is not None:
         path = out / "adapter"
         with whole_folder(path) as beside:
-            save_tensors(lora.peft_tensors(policy.network), beside / "adapter_model.safetensors")
+            disk.write_tensors(
+                beside / "adapter_model.safetensors",
+                lora.peft_tensors(policy.network),
+                metadata=None,
+            )
             config = lora.peft_config(policy.network, recipe.lora)
-            (beside / "adapter_config.json").write_text(config, "utf-8")
+            disk.write(beside / "adapter_config.json", config.encode())
         return path
     path = out / "model"
     with whole_folder(path) as beside:
@@ -43,25 +46,25 @@ def export_critic(critic: Model, recipe: Critic, out: Path, source: Path) -> Pat
         if recipe.lora is not None:
             head = {f"base_model.model.{name}": critic.trained()[name].detach() for name in HEAD}
             tensors = lora.peft_tensors(critic.network) | head
-            save_tensors(tensors, beside / "adapter_model.safetensors")
+            disk.write_tensors(beside / "adapter_model.safetensors", tensors, metadata=None)
             config = lora.peft_config(
                 critic.network, recipe.lora, task_type="TOKEN_CLS", modules_to_save=["score"]
             )
-            (beside / "adapter_config.json").write_text(config, "utf-8")
+            disk.write(beside / "adapter_config.json", config.encode())
         else:
             _write_model(critic, source, beside)
-            (beside / "config.json").write_text(_classifier_config(critic, source), "utf-8")
+            disk.write(beside / "config.json", _classifier_config(critic, source).encode())
     return path
 
 
 def _write_model(model: Model, source: Path, folder: Path) -> None:
     """The weights, and what else the folder that they came from holds."""
     tensors = {name: each.detach().contiguous() for name, each in model.trained().items()}
-    save_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    disk.write_tensors(folder / "model.safetensors", tensors, metadata={"format": "pt"})
     for pattern in _MODEL_FILES:
         for file in source.glob(pattern):
             if file.name not in _NOT_EXPORTED:
-                shutil.copyfile(file, folder / file.name)
+                disk.copy(file, folder / file.name)
 
 
 def _classifier_config(critic: Model, source: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from miniverl.engine import checkpoint
+from miniverl.engine import checkpoint, disk, recovery
 from miniverl.engine.checkpoint import State
 from miniverl.engine.events import Event, Warned
 from miniverl.engine.journal import cut_back
@@ -19,7 +19,11 @@ EXPORTS = ("adapter", "model", "critic")
 
 _DISK = {
     getattr(errno, name)
-    for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENAMETOOLONG", "ENOSPC", "EPERM", "EROFS")
+    for name in (
+        *("EACCES", "EPERM", "EROFS"),
+        *("EDQUOT", "EFBIG", "EIO", "ENOSPC", "ESTALE"),
+        *("ENAMETOOLONG", "ENOENT", "ENOTDIR"),  # somebody removed the folder, or has a file there
+    )
 }
 
 
@@ -29,8 +33,7 @@ def written(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_elsewhere = error.filename is not None and not Path(error.filename).is_relative_to(out)
-        if error.errno not in _DISK or is_elsewhere:
+        if error.errno not in _DISK or not _is_of(out, error.filename):
             raise
         raise CannotHere([_unwritable(out, error)]) from error
 
@@ -38,16 +41,15 @@ def written(out: Path) -> Iterator[None]:
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Hold the run folder; made if it is not there. Raises Refused while another process holds it."""
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "run.lock").open("a+") as file:
+    disk.make_folder(out)
+    lock = out / "run.lock"
+    with disk.opened(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            file.seek(0)
-            raise Refused([_held(out, file.read().strip())]) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            raise Refused([_held(out, lock.read_text("utf-8").strip())]) from error
+        disk.truncate(lock, 0)
+        disk.append(file, str(os.getpid()).encode())
         yield
 
 
@@ -82,7 +84,7 @@ def restart(
         sweep(out / "checkpoints")
     step = 0 if found is None else found[1].step
     for path in checkpoint.newer_than(out / "checkpoints", step):
-        _move_aside(path, out / "recovery")
+        recovery.move(path, out / "recovery")
     for name in LOGS:
         length = 0 if found is None else found[1].logs[name].bytes
         cut = cut_back(out / name, length, out / "recovery")
@@ -92,15 +94,23 @@ def restart(
     return found
 
 
+def move_exports_aside(out: Path, warn: Callable[[Event], None]) -> None:
+    """What a run exported at its end, before its last checkpoints were lost."""
+    for name in EXPORTS:
+        if (out / name).exists():
+            recovery.move(out / name, out / "recovery")
+            message = f"{name} came of a checkpoint that is not there, and was moved to recovery"
+            warn(Warned(code="export_moved", message=message))
+
+
 def is_exported(out: Path) -> bool:
     """Whether the run wrote its result, which is the last thing it does."""
     return any((out / name).exists() for name in ("adapter", "model"))
 
 
-def _move_aside(path: Path, recovery: Path) -> None:
-    recovery.mkdir(exist_ok=True)
-    number = sum(1 for each in recovery.iterdir() if each.name.startswith(path.name))
-    os.rename(path, recovery / f"{path.name}.{number}")
+def _is_of(out: Path, filename: str | None) -> bool:
+    """Whether an error about that file, or about an open one, is about the run folder or one above it."""
+    return filename is None or Path(filename).is_relative_to(out) or out.is_relative_to(filename)
 
 
 def _unwritable(out: Path, error: OSError) -> Problem:

@@ -11,10 +11,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
+from miniverl.engine import disk, recovery
 from miniverl.engine.events import Event, to_dict
 
 
@@ -29,14 +29,14 @@ class Offset:
 class Journal:
     """journal.jsonl: every event with its time and process. Never cut, save for a line torn by a kill."""
 
-    def __init__(self, path: Path, recovery: Path, listen: Callable[[Event], None]) -> None:
-        _move_torn_line(path, recovery)
-        self._file = path.open("ab", buffering=0)
+    def __init__(self, path: Path, aside: Path, listen: Callable[[Event], None]) -> None:
+        _move_torn_line(path, aside)
+        self._file = disk.opened(path)
         self._listen = listen
 
     def __call__(self, event: Event) -> None:
         stamp = {"monotonic_seconds": time.monotonic(), "pid": os.getpid()}
-        _write(self._file, json_line(to_dict(event) | stamp))
+        disk.append(self._file, json_line(to_dict(event) | stamp))
         self._listen(event)
 
 
@@ -48,17 +48,18 @@ class Log:
         content = path.read_bytes() if path.exists() else b""
         self._bytes = len(content)
         self._hash = hashlib.sha256(content)
-        self._file = path.open("ab", buffering=0)
+        self._path = path
+        self._file = disk.opened(path)
 
     def append(self, row: Mapping[str, Any]) -> None:
         line = json_line(row)
-        _write(self._file, line)
+        disk.append(self._file, line)
         self._hash.update(line)
         self._bytes += len(line)
 
     def sync(self) -> Offset:
         """Put the log on disk; returns how far it goes."""
-        os.fsync(self._file.fileno())
+        disk.sync(self._path)
         return Offset(bytes=self._bytes, sha256=self._hash.hexdigest())
 
 
@@ -71,25 +72,18 @@ def is_bound(path: Path, offset: Offset) -> bool:
     return len(head) == offset.bytes and hashlib.sha256(head).hexdigest() == offset.sha256
 
 
-def cut_back(path: Path, length: int, recovery: Path) -> int:
-    """Move what the log holds beyond `length` bytes into `recovery`; returns how many bytes that was."""
+def cut_back(path: Path, length: int, aside: Path) -> int:
+    """Move what the log holds beyond `length` bytes into the folder `aside`; returns how many bytes that was."""
     if not path.exists():
         return 0
-    with path.open("rb+") as file:
+    with path.open("rb") as file:
         file.seek(length)
         tail = file.read()
-        if tail:
-            keep_aside(recovery, f"{path.name}.from-{length}", tail)
-            file.truncate(length)
-            os.fsync(file.fileno())
+    if tail:
+        recovery.keep(aside, f"{path.name}.from-{length}", tail)
+        disk.truncate(path, length)
+        disk.sync(path)
     return len(tail)
-
-
-def keep_aside(recovery: Path, name: str, content: bytes) -> None:
-    """Store `content` in the recovery folder under a name that is not taken."""
-    recovery.mkdir(exist_ok=True)
-    number = sum(1 for each in recovery.iterdir() if each.name.startswith(name))
-    (recovery / f"{name}.{number}").write_bytes(content)
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
@@ -103,17 +97,10 @@ def finite(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
-def _write(file: RawIOBase, line: bytes) -> None:
-    """All of it: a disk that fills up takes a part of a line, and refuses only the next bytes."""
-    left = memoryview(line)
-    while left:
-        left = left[file.write(left) :]
-
-
-def _move_torn_line(path: Path, recovery: Path) -> None:
+def _move_torn_line(path: Path, aside: Path) -> None:
     if not path.exists():
         return
     with path.open("rb") as file:
         content = file.read()
     whole = content.rfind(b"\n") + 1
-    cut_back(path, whole, recovery)
+    cut_back(path, whole, aside)

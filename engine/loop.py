@@ -84,6 +84,8 @@ def run(
             )
         )
         state = _start(recipe, itself) if found is None else found[1]
+        if state.step < last_step:
+            folder.move_exports_aside(out, journal)
         if state.step < last_step or not folder.is_exported(out):
             roles = load_roles(recipe, inputs, loaded, journal, device)
             if found is not None:
