@@ -145,6 +145,12 @@ def explain(field: str, profile: str | None, as_json: bool) -> Exit:
 @_REWARD_FUNCTION
 @_TRUST
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder.")
+@click.option(
+    "--allow-changed",
+    multiple=True,
+    metavar="NAME",
+    help="Go on though NAME differs: torch, python, threads, device, ...",
+)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Unset: a card if there is one.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.")
 @answers
@@ -159,6 +165,7 @@ def run(
     reward_function: str | None,
     trust_reward_code: str | None,
     resume: bool,
+    allow_changed: tuple[str, ...],
     device: str | None,
     threads: int | None,
 ) -> Exit:
@@ -173,6 +180,7 @@ def run(
         reward_function=reward_function,
         trusted=trust_reward_code,
         resume=resume,
+        allow_changed=allow_changed,
         device=device,
         threads=threads,
         write=say,

@@ -2,7 +2,7 @@
 
 import fcntl
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def run(
     reward_function: str | None,
     trusted: str | None,
     resume: bool,
+    allow_changed: Sequence[str],
     device: str | None,
     threads: int | None,
     write: Callable[[str], None],
@@ -50,11 +51,13 @@ def run(
     """Run the recipe in the folder `out`. `given` are paths that stand in for those of the bindings.
 
     A recipe with a reward function runs where `trusted` is its digest; `reward_function` is FILE:NAME.
+    `allow_changed` names what may differ from the process that a resumed run goes on from.
     Raises WrongCall with all that is wrong in the call, CannotHere where the device is not there, and what the
     engine raised. A folder that holds another run, or one that goes on, is left as it is.
     """
     recipe = _recipe(recipe_path)
     _require_trusted(recipe, trusted)
+    _require_resumed(allow_changed, resume)
     given = {**given, **_function_file(recipe, reward_function)}
     paths = _paths(recipe, recipe_path, bindings, given)
     if resume:
@@ -67,11 +70,13 @@ def run(
     profile = chosen.profile
     used_threads = profile.threads if threads is None else threads
     arguments = ["--device", profile.device, "--threads", str(used_threads)]
+    if resume:
+        arguments += ["--resume", *(f"--allow-changed={name}" for name in allow_changed)]
     with sampling.sampler(chosen.card) as sample:
         seen = runner.launch(
             out,
             "resumed" if resume else "straight",
-            arguments=[*arguments, "--resume"] if resume else arguments,
+            arguments=arguments,
             environment=runner.worker_environment(used_threads),
             limits=_WITHOUT_LIMITS,
             interruption=None,
@@ -94,6 +99,12 @@ def _require_trusted(recipe: Recipe, trusted: str | None) -> None:
         reason = f"{function.name} is in a file with the digest {function.sha256}, and {stated}"
         fix = f"Read the file; if it may run, give {option} {function.sha256}"
     raise WrongCall([_problem(option, trusted, reason, fix)])
+
+
+def _require_resumed(allow_changed: Sequence[str], resume: bool) -> None:
+    if allow_changed and not resume:
+        reason, fix = "a new run has nothing that it could differ from", "Leave it out, or --resume"
+        raise WrongCall([_problem("--allow-changed", ", ".join(allow_changed), reason, fix)])
 
 
 def _function_file(recipe: Recipe, text: str | None) -> dict[str, Path]:

@@ -28,6 +28,7 @@ PHASES = {
     "update": "update",
     "checkpoint": "checkpoint",
     "validation": "validation",
+    "restore": "restore",
 }
 
 

@@ -1,6 +1,6 @@
 """The child of one launch: reads the run folder, runs the engine, and leaves the reason where it fails.
 
-    python -P -m miniverl.bench.worker RUN_DIR --device cpu --threads 2 [--resume]
+    python -P -m miniverl.bench.worker RUN_DIR --device cpu --threads 2 [--resume [--allow-changed NAME ...]]
 
 It prints nothing of its own: journal.jsonl tells how the run goes, worker.json when the interpreter was
 ready, failure.json why it ended, and what libraries print goes where the parent sent the two streams.
@@ -53,6 +53,7 @@ def _call(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--allow-changed", action="append", default=[], metavar="NAME")
     parser.add_argument("--pool-bytes", type=int, help="the most that CUDA's allocator may reserve")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="die when it does")
     return parser.parse_args(arguments)
@@ -82,6 +83,7 @@ def _run(call: argparse.Namespace) -> None:
         threads=call.threads,
         resume=call.resume,
         listen=_ignore,
+        allow_changed=call.allow_changed,
     )
 
 

@@ -14,7 +14,7 @@ There is no generator state: all noise is a function of the recipe's seeds (see 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from miniverl.engine import disk
 from miniverl.engine.events import Event, Warned
+from miniverl.engine.identity import Change, changes
 from miniverl.engine.journal import Offset, is_bound
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Problem, Refused
@@ -31,6 +32,7 @@ from miniverl.engine.whole import remove_whole, whole_folder
 
 _ALWAYS = {"optimizer.safetensors", "state.json"}
 _NAME = re.compile(r"step-(\d{6,})")
+_NEW_RUN = "start a new run in another folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,16 @@ class Part:
 
     parameters: Mapping[str, nn.Parameter]
     optimizer: torch.optim.Optimizer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceptedChange:
+    """A field of the identity that the user let differ when the run went on behind `step`."""
+
+    step: int
+    name: str
+    then: str | None
+    now: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +69,7 @@ class State:
     logs: Mapping[str, Offset]
     recipe_sha256: str
     identity: Mapping[str, str]
+    accepted_changes: tuple[AcceptedChange, ...]  # of all resumes so far, in their order
 
 
 def save(folder: Path, parts: Mapping[str, Part], state: State) -> Path:
@@ -95,19 +108,24 @@ def _restore(path: Path, role: str, part: Part) -> None:
 
 
 def newest(
-    run_folder: Path, recipe_sha256: str, identity: Mapping[str, str], warn: Callable[[Event], None]
+    run_folder: Path,
+    recipe_sha256: str,
+    identity: Mapping[str, str],
+    warn: Callable[[Event], None],
+    allow_changed: Collection[str] = (),
 ) -> tuple[Path, State] | None:
     """The checkpoint to go on from; None where the run has none yet.
 
     The newest one that is whole and whose logs are still there; `warn` hears of those passed over. Raises
-    Refused when no checkpoint can be used, or when the run was another recipe's or another identity's.
+    Refused when no checkpoint can be used, or when the run was another recipe's, or another identity's in more
+    than the fields named in `allow_changed`.
     """
     problems: list[Problem] = []
     for path in reversed(list(_steps(run_folder / "checkpoints"))):
         reason = _damage(path) or _lost_log(path, run_folder)
         if reason is None:
             state = _state(path)
-            _require_same(state, recipe_sha256, identity, path)
+            _require_same(state, recipe_sha256, identity, allow_changed, path)
             for problem in problems:
                 warn(Warned(code="checkpoint_unusable", message=str(problem)))
             return path, state
@@ -221,27 +239,41 @@ def _state(path: Path) -> State:
         logs={name: Offset(**offset) for name, offset in plain["logs"].items()},
         recipe_sha256=plain["recipe_sha256"],
         identity=plain["identity"],
+        accepted_changes=tuple(AcceptedChange(**each) for each in plain["accepted_changes"]),
     )
 
 
 def _require_same(
-    state: State, recipe_sha256: str, identity: Mapping[str, str], path: Path
+    state: State,
+    recipe_sha256: str,
+    identity: Mapping[str, str],
+    allow_changed: Collection[str],
+    path: Path,
 ) -> None:
-    then = {"recipe_sha256": state.recipe_sha256, **state.identity}
-    now = {"recipe_sha256": recipe_sha256, **identity}
-    problems = [
-        Problem(
-            field=name,
-            value=now.get(name),
-            origin="this process",
-            reason=f"the run in {path.parent.parent} had {then.get(name)}",
-            fix="Resume where nothing differs, or start a new run in another folder",
-        )
-        for name in sorted(then.keys() | now.keys())
-        if then.get(name) != now.get(name)
+    run = path.parent.parent
+    problems = []
+    if state.recipe_sha256 != recipe_sha256:
+        fix = f"Resume it with the recipe that it has, or {_NEW_RUN}"
+        problems.append(_differs("recipe_sha256", state.recipe_sha256, recipe_sha256, run, fix))
+    problems += [
+        _differs(each.name, each.then, each.now, run, _mended(each))
+        for each in changes(state.identity, identity)
+        if each.accepted_as not in allow_changed
     ]
     if problems:
         raise Refused(problems)
+
+
+def _differs(name: str, then: str | None, now: str | None, run: Path, fix: str) -> Problem:
+    reason = f"the run in {run} had {'none' if then is None else then}"
+    return Problem(field=name, value=now, origin="this process", reason=reason, fix=fix)
+
+
+def _mended(change: Change) -> str:
+    if change.accepted_as is None:
+        return f"Bind the file as it was, or {_NEW_RUN}"
+    option = f"--allow-changed {change.accepted_as}"
+    return f"Resume where it is as it was, or give {option}: equal bytes are then not promised"
 
 
 def _unusable(path: Path, reason: str) -> Problem:
@@ -250,7 +282,7 @@ def _unusable(path: Path, reason: str) -> Problem:
         value=path.name,
         origin=str(path.parent),
         reason=reason,
-        fix="Restore the file from a copy, or start a new run in another folder",
+        fix=f"Restore the file from a copy, or {_NEW_RUN}",
     )
 
 

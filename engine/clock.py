@@ -24,13 +24,13 @@ class Clock:
         self._device = device
 
     @contextmanager
-    def phase(self, phase: Phase, step: int) -> Iterator[Counted]:
-        """Time the block and tell the journal when it is over."""
+    def phase(self, phase: Phase, step: int, *, before: float = 0.0) -> Iterator[Counted]:
+        """Time the block and tell the journal when it is over; `before` are seconds of it that went before."""
         counted, started = Counted(), time.perf_counter()
         yield counted
         if self._device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
+        seconds = before + time.perf_counter() - started
         self._journal(PhaseFinished(step=step, phase=phase, seconds=seconds, tokens=counted.tokens))
 
 

@@ -20,6 +20,7 @@ Phase = Literal[
     "update",
     "checkpoint",
     "validation",
+    "restore",  # of a resumed run: its checkpoint found, verified and loaded; its step is that of the checkpoint
 ]
 
 
@@ -32,7 +33,10 @@ class ImportsDone:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStarted:
-    """`resumed_step` is the last finished step that the run continues from; None for a new run."""
+    """`resumed_step` is the last finished step that the run continues from; None for a new run.
+
+    `accepted_changes`: field of the identity -> its values then and now, for what was let differ in this resume.
+    """
 
     name: ClassVar[str] = "run_started"
     recipe_sha256: str
@@ -40,6 +44,7 @@ class RunStarted:
     resumed_step: int | None
     device: str
     threads: int
+    accepted_changes: Mapping[str, Mapping[str, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +112,14 @@ class RunFinished:
     steps: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStopped:
+    """The run ends before its last step, because somebody asked; `step` is saved, and a resumed run goes on from it."""
+
+    name: ClassVar[str] = "run_stopped"
+    step: int  # 0: before the first, and nothing is saved
+
+
 Event = (
     ImportsDone
     | RunStarted
@@ -118,6 +131,7 @@ Event = (
     | ValidationFinished
     | Warned
     | RunFinished
+    | RunStopped
 )
 
 

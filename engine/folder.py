@@ -3,7 +3,7 @@
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,14 +71,18 @@ def require_new(out: Path) -> None:
 
 
 def restart(
-    out: Path, recipe_sha256: str, identity: Mapping[str, str], warn: Callable[[Event], None]
+    out: Path,
+    recipe_sha256: str,
+    identity: Mapping[str, str],
+    warn: Callable[[Event], None],
+    allow_changed: Collection[str] = (),
 ) -> tuple[Path, State] | None:
     """The checkpoint to go on from, with the logs cut back to it; None for a run that starts at its beginning.
 
     What later, unusable checkpoints and longer logs hold is moved to recovery/, never deleted. Raises what
     `checkpoint.newest` raises, and then changes nothing.
     """
-    found = checkpoint.newest(out, recipe_sha256, identity, warn)
+    found = checkpoint.newest(out, recipe_sha256, identity, warn, allow_changed)
     sweep(out)
     if (out / "checkpoints").exists():
         sweep(out / "checkpoints")

@@ -6,14 +6,14 @@ came after the last checkpoint, and computes the same bytes again.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from miniverl.engine import checkpoint, folder, metrics, models
 from miniverl.engine.assemble import Assembled
-from miniverl.engine.checkpoint import State
+from miniverl.engine.checkpoint import AcceptedChange, State
 from miniverl.engine.clock import Clock, peak_bytes
 from miniverl.engine.critic_update import critic_objective, value_metrics
 from miniverl.engine.cycle import Cycle, Cycled, diverged, num_tokens
@@ -23,6 +23,7 @@ from miniverl.engine.events import (
     ImportsDone,
     RunFinished,
     RunStarted,
+    RunStopped,
     StepFinished,
     StepStarted,
     ValidationFinished,
@@ -31,7 +32,13 @@ from miniverl.engine.events import (
 from miniverl.engine.experience import Experience
 from miniverl.engine.export import export, export_critic
 from miniverl.engine.gather import filter_metrics
-from miniverl.engine.identity import identity, make_deterministic
+from miniverl.engine.identity import (
+    Change,
+    changes,
+    identity,
+    make_deterministic,
+    require_names,
+)
 from miniverl.engine.inputs import Inputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.kl_reward import next_coefficient
@@ -55,11 +62,15 @@ def run(
     threads: int,
     resume: bool,
     listen: Callable[[Event], None],
-) -> None:
-    """Run the recipe in the folder `out`, or go on with the run in it, to its last step.
+    allow_changed: Collection[str] = (),
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Run the recipe in the folder `out`, or go on with the run in it, to its last step; returns True there.
 
-    Events go to `out`/journal.jsonl and to `listen`. Raises WrongCall, Refused or CannotHere with everything
-    that a user has to mend.
+    `is_stopping` is asked between steps: where it says so the last step is saved, and that is the end for now.
+    Events go to `out`/journal.jsonl and to `listen`. `allow_changed` names fields of the identity that a resumed
+    run may differ in; then its bytes are those of no uninterrupted run. Raises WrongCall, Refused or CannotHere
+    with everything that a user has to mend.
     """
     models.require_device(device)
     make_deterministic(device, threads)
@@ -68,11 +79,15 @@ def run(
             folder.require_new(out)
         journal = Journal(out / "journal.jsonl", out / "recovery", listen)
         journal(ImportsDone())
-        itself = identity(device, threads)
-        found = folder.restart(out, recipe.sha256, itself, journal)
+        loaded = load_inputs(recipe, inputs)  # before anything moves: other inputs are refused
+        itself = identity(recipe, inputs, device, threads)
+        require_names(allow_changed, itself)
+        started = time.perf_counter()
+        found = folder.restart(out, recipe.sha256, itself, journal, allow_changed)
+        restart_seconds = time.perf_counter() - started
+        accepted = [] if found is None else changes(found[1].identity, itself)
         # A process killed between its last checkpoint and this left one too many.
         checkpoint.retain(out / "checkpoints", recipe.steps.keep_checkpoints)
-        loaded = load_inputs(recipe, inputs)
         last_step = num_steps(len(loaded.prompts), recipe.data, recipe.steps)
         journal(
             RunStarted(
@@ -81,20 +96,31 @@ def run(
                 resumed_step=None if found is None else found[1].step,
                 device=device,
                 threads=threads,
+                accepted_changes={
+                    each.name: {"then": each.then, "now": each.now} for each in accepted
+                },
             )
         )
-        state = _start(recipe, itself) if found is None else found[1]
+        for each in accepted:
+            journal(_accepted(each))
+        state = _start(recipe, itself) if found is None else _gone_on(found[1], itself, accepted)
         if state.step < last_step:
             folder.move_exports_aside(out, journal)
         if state.step < last_step or not folder.is_exported(out):
             roles = load_roles(recipe, inputs, loaded, journal, device)
-            if found is not None:
-                checkpoint.restore(found[0], roles.parts)
             clock = Clock(journal, roles.policy.device)
+            if found is not None:
+                with clock.phase("restore", state.step, before=restart_seconds):
+                    checkpoint.restore(found[0], roles.parts)
             cycle = Cycle(recipe, loaded, roles, clock)
-            _Training(recipe, out, roles, cycle, journal, clock).go(state, last_step)
+            training = _Training(recipe, out, roles, cycle, journal, clock)
+            reached = training.go(state, last_step, is_stopping)
+            if reached < last_step:
+                journal(RunStopped(step=reached))
+                return False
             _export(recipe, roles, inputs, out)
         journal(RunFinished(steps=last_step))
+    return True
 
 
 class _Training:
@@ -113,12 +139,13 @@ class _Training:
         if recipe.policy.lora is not None and recipe.rollout.dtype != "float32":
             journal(_merged_in(recipe.rollout.dtype))
 
-    def go(self, state: State, last_step: int) -> None:
-        """From behind `state` to the end of `last_step`."""
+    def go(self, state: State, last_step: int, is_stopping: Callable[[], bool]) -> int:
+        """From behind `state` to the end of `last_step`, or of the step in which it is asked to stop; returns which."""
         recipe = self._recipe
         if state.step == 0 and recipe.validation is not None and recipe.validation.before_training:
             self._validate(0)
-        while state.step < last_step:
+        is_asked = is_stopping()
+        while state.step < last_step and not is_asked:
             state = self._step(state)
             step = state.step
             # Before the checkpoint, which thereby binds what validation logs.
@@ -127,8 +154,10 @@ class _Training:
                 or (recipe.validation.every_steps > 0 and step == last_step)
             ):
                 self._validate(step)
-            if step == last_step or _is_due(step, recipe.steps.checkpoint_every):
+            is_asked = is_stopping()
+            if step == last_step or is_asked or _is_due(step, recipe.steps.checkpoint_every):
                 self._save(state)
+        return state.step
 
     def _step(self, before: State) -> State:
         """The state behind the next step; logs are bound when it is saved."""
@@ -272,7 +301,17 @@ def _start(recipe: Recipe, identity: Mapping[str, str]) -> State:
         logs={},
         recipe_sha256=recipe.sha256,
         identity=identity,
+        accepted_changes=(),
     )
+
+
+def _gone_on(found: State, identity: Mapping[str, str], accepted: Sequence[Change]) -> State:
+    """What was found, for a process that differs in what was accepted."""
+    known = tuple(
+        AcceptedChange(step=found.step, name=each.name, then=each.then, now=each.now)
+        for each in accepted
+    )
+    return replace(found, identity=identity, accepted_changes=(*found.accepted_changes, *known))
 
 
 def _export(recipe: Recipe, roles: Roles, inputs: Inputs, out: Path) -> None:
@@ -292,6 +331,14 @@ def _merged_in(dtype: Dtype) -> Warned:
     """Of a change that is a thousandth of its weight, bfloat16 keeps one weight in four."""
     message = f"the rollout merges the adapter in {dtype}, which rounds small changes away"
     return Warned(code="adapter_rounded", message=message)
+
+
+def _accepted(change: Change) -> Warned:
+    message = (
+        f"{change.name} was {change.then} and is {change.now}, as accepted: "
+        "the result need not be that of an uninterrupted run"
+    )
+    return Warned(code="resumed_with_change", message=message)
 
 
 def _skipped(role: str, step: int, count: int) -> Warned:

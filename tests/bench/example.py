@@ -82,6 +82,7 @@ def events(plan: Plan) -> Iterator[tuple[float, Event]]:
             resumed_step=None if plan.from_step == 1 else plan.from_step - 1,
             device=plan.device,
             threads=2,
+            accepted_changes={},
         ),
     )
     yield (

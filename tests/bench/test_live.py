@@ -1,5 +1,7 @@
 """The lines that a person sees while a launch runs, from the engine's own events."""
 
+from dataclasses import replace
+
 from miniverl.bench.live import Live
 from miniverl.engine.events import (
     Event,
@@ -14,7 +16,12 @@ from miniverl.engine.events import (
 )
 
 STARTED = RunStarted(
-    recipe_sha256="0" * 64, num_steps=12, resumed_step=None, device="cpu", threads=2
+    recipe_sha256="0" * 64,
+    num_steps=12,
+    resumed_step=None,
+    device="cpu",
+    threads=2,
+    accepted_changes={},
 )
 METRICS = {"reward_mean": 0.25, "kl_loss": 0.00123, "loss": -0.05}
 
@@ -69,9 +76,7 @@ def test_what_follows_a_step_is_not_counted_into_the_next() -> None:
 
 
 def test_loads_resumes_validations_and_warnings_are_told() -> None:
-    resumed = RunStarted(
-        recipe_sha256="0" * 64, num_steps=12, resumed_step=4, device="cpu", threads=2
-    )
+    resumed = replace(STARTED, resumed_step=4)
     loaded = ModelLoaded(role="policy", parameters=1000, trainable_parameters=10, seconds=1.5)
     assert lines(
         resumed,

@@ -149,3 +149,9 @@ def test_a_trusted_function_is_the_recipes_input(
 def test_trust_in_nothing_is_refused(place: Path, capsys: Capture) -> None:
     assert run(place, "--trust-reward-code", "0" * 64) == 2
     assert "the recipe runs no reward function" in capsys.readouterr().err
+
+
+def test_a_new_run_differs_from_nothing_that_could_be_allowed(place: Path, capsys: Capture) -> None:
+    assert run(place, "--allow-changed", "torch") == 2
+    assert "a new run has nothing that it could differ from" in capsys.readouterr().err
+    assert not (place / "out").exists()

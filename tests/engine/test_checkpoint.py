@@ -19,7 +19,7 @@ from miniverl.engine.journal import Log
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Refused
 
-IDENTITY = {"threads": "1", "package torch": "2"}
+IDENTITY = {"threads": "1", "torch": "2", "engine_sha256": "e"}
 
 
 def _parameters(value: float) -> dict[str, nn.Parameter]:
@@ -54,6 +54,7 @@ def _save(run: Path, step: int, num_optimizer_steps: int = 1) -> Path:
         logs={"metrics.jsonl": log.sync()},
         recipe_sha256="r",
         identity=IDENTITY,
+        accepted_changes=(),
     )
     parts = {"policy": Part(parameters, optimizer)}
     return checkpoint.save(run / "checkpoints", parts, state)
