@@ -4,7 +4,7 @@
 
 It prints nothing of its own: journal.jsonl tells how the run goes, worker.json when the interpreter was
 ready, failure.json why it ended, and what libraries print goes where the parent sent the two streams.
-It dies with its parent.
+SIGINT lets it end its step, save, and go (exit 130). It dies with its parent.
 """
 
 import argparse
@@ -13,9 +13,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,16 +36,20 @@ def main(arguments: Sequence[str]) -> int:
     call = _call(arguments)
     _die_with(call.parent)
     sys.excepthook = partial(_leave_crash, call.folder)
+    asked = threading.Event()
+    signal.signal(
+        signal.SIGINT, lambda number, frame: asked.set()
+    )  # before worker.json tells whom to ask
     stamp = {"pid": os.getpid(), "interpreter_monotonic": interpreter_monotonic}
     failure.write_beside(call.folder / "worker.json", stamp)
     try:
-        _run(call)
+        is_whole = _run(call, asked.is_set)
     except Problems as error:
         problems = tuple(failure.plain(error.problems))
         told = Failure(kind=type(error).__name__, problems=problems, traceback=None)
         failure.write(call.folder, told)
         return failure.EXITS[type(error)]
-    return Exit.DONE
+    return Exit.DONE if is_whole else Exit.INTERRUPTED
 
 
 def _call(arguments: Sequence[str]) -> argparse.Namespace:
@@ -66,7 +71,8 @@ def _die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _run(call: argparse.Namespace) -> None:
+def _run(call: argparse.Namespace, is_stopping: Callable[[], bool]) -> bool:
+    """Whether the run came to its end."""
     # Only now: torch takes seconds to load, and where it cannot load, failure.json has to say so.
     from miniverl.engine import loop
 
@@ -75,7 +81,7 @@ def _run(call: argparse.Namespace) -> None:
     recipe_path: Path = call.folder / "recipe.json"
     bindings = json.loads((call.folder / "bindings.json").read_text("utf-8"))
     recipe = recipes.loads(recipe_path.read_text("utf-8"), str(recipe_path))
-    loop.run(
+    return loop.run(
         recipe,
         loop.Inputs.of(recipe, {name: Path(bindings[name]) for name in recipe.inputs}),
         call.folder,
@@ -84,6 +90,7 @@ def _run(call: argparse.Namespace) -> None:
         resume=call.resume,
         listen=_ignore,
         allow_changed=call.allow_changed,
+        is_stopping=is_stopping,
     )
 
 
