@@ -9,16 +9,19 @@ from typing import Any
 
 import rfc8785
 
+from miniverl.bench.version1 import version1
+
 Json = Mapping[str, Any]
 
 
 def comparability(record: Json) -> dict[str, Any]:
-    """The derived block of a version 2 record; for a version 1 record, the same from its published fields."""
-    key, treatment = (
-        (_key_v1, _treatment_v1) if record["schema_version"] == 1 else (_key, _treatment)
-    )
-    of_record = key(record)
-    return {"key": of_record, "key_sha256": sha256_of(of_record), "treatment": treatment(record)}
+    """The derived block of a record; one of version 1, or migrated from it, has the same from what it published."""
+    original = version1(record)
+    if original is None:
+        key, treatment = _key(record), _treatment(record)
+    else:
+        key, treatment = _key_v1(original), _treatment_v1(original)
+    return {"key": key, "key_sha256": sha256_of(key), "treatment": treatment}
 
 
 def sha256_of(value: Any) -> str:
@@ -75,33 +78,30 @@ def _treatment(record: Json) -> dict[str, str | None]:
 
 
 def _key_v1(record: Json) -> dict[str, Any]:
-    """Version 1 states no workload version: the compiled plan and the inputs stand for it."""
+    """Version 1 states no workload version: the compiled plan and the inputs stand for it.
+
+    A model is known by its revision, so its input is the digest of that.
+    """
     hardware, models, recipe = record["hardware"], record["models"], record["recipe"]
     return {
         "workload": record["kind"],
         "recipe_sha256": recipe["compiled_plan_sha256"],
         "inputs": {
             "train": recipe["input_parquet_sha256"],
-            **{model["model_id"]: model["revision"] for model in models.values()},
+            **{model["model_id"]: sha256_of(model["revision"]) for model in models.values()},
         },
         "device": "cuda",
         "device_model": hardware["gpu"],
         "device_count": hardware["gpu_count"],
         "device_memory_gib": round(hardware["vram_gib"]),
         "precision": {
-            f"{role}.{name}": model[name]
+            f"{role}.{name}": str(model[name])
             for role, model in models.items()
             for name in ("dtype", "quantization", "attn_implementation")
         },
         "schedule": {
-            name: recipe[name]
-            for name in (
-                "interrupt_after_updates",
-                "logical_batch",
-                "optimizer_updates",
-                "prompt_limit",
-                "response_limit",
-            )
+            "checks_resume": True,
+            "interrupt_after_update": recipe["interrupt_after_updates"],
         },
     }
 

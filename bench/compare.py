@@ -15,6 +15,7 @@ from miniverl.bench.comparability import comparability
 from miniverl.bench.exits import Exit
 from miniverl.bench.launch_values import is_number
 from miniverl.bench.stats import Welch, holm, welch
+from miniverl.bench.version1 import version1
 
 Json = Mapping[str, Any]
 Verdict = Literal["improved", "same", "regressed", "inconclusive", "descriptive", "not_comparable"]
@@ -160,10 +161,11 @@ def _cause(treatment: Sequence[Difference]) -> str:
 
 def _values(record: Json) -> list[Json]:
     """The values of each launch; a version 1 record has one, and only its medians."""
-    measurements = record["measurements"]
-    if record["schema_version"] == 1:
-        return [measurements]
-    return [values for values in measurements["launches"] if values["role"] == "straight"]
+    original = version1(record)
+    if original is not None:
+        return [original["measurements"]]
+    launches = record["measurements"]["launches"]
+    return [values for values in launches if values["role"] == "straight"]
 
 
 def _metrics(
@@ -265,7 +267,7 @@ def _notes(a: Json, b: Json) -> Iterator[str]:
     for side, record in (("A", a), ("B", b)):
         if record["resume"]["status"] == "mismatch":
             yield f"{side}: the resumed run did not match the straight one"
-        if record["schema_version"] == 1:
+        if version1(record) is not None:
             yield f"{side}: version 1 holds the medians of one launch and no samples"
             continue
         if record["class"] != "reference":

@@ -7,6 +7,7 @@ from typing import Any
 from miniverl.bench import units
 from miniverl.bench.launch_values import COLD_START_PARTS, GIB, PUBLISHED_NAMES, is_number
 from miniverl.bench.plot import Axes, Series, bars, lines, stacked_bars, waterfall
+from miniverl.bench.version1 import version1
 
 Json = Mapping[str, Any]
 Plot = tuple[str, str, str]  # heading, SVG, caption
@@ -52,8 +53,9 @@ _MEMORY = {
 
 def plots(record: Json, key: str) -> Iterator[Plot]:
     """Every plot that the record has the numbers for. `key` is part of their ids."""
-    if record["schema_version"] == 1:
-        yield from _published_plots(record, key)
+    original = version1(record)
+    if original is not None:
+        yield from _published_plots(original, key)
         return
     launch = _shown_launch(record)
     if launch is None:

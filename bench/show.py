@@ -9,6 +9,7 @@ from rich.text import Text
 
 from miniverl.bench import units
 from miniverl.bench.compare import CONFIDENCE, Comparison, Metric
+from miniverl.bench.version1 import version1
 
 Json = Mapping[str, Any]
 
@@ -86,11 +87,12 @@ def summary_rows(record: Json) -> list[tuple[str, str]]:
 
 def place(record: Json) -> str:
     """Where it ran, in one line."""
-    hardware = record["hardware"]
-    if record["schema_version"] == 1:
+    original = version1(record)
+    if original is not None:
+        hardware = original["hardware"]
         stack = f"driver {hardware['driver']}, CUDA {hardware['cuda_runtime']}"
         return f"{hardware['gpu']}, {stack}, torch {hardware['torch']}"
-    environment = record["environment"]
+    hardware, environment = record["hardware"], record["environment"]
     torch = f"torch {environment['packages'].get('torch', '-')}, Python {environment['python']}"
     if hardware["device"] == "cuda":
         stack = f"driver {hardware['driver']}, CUDA {hardware['cuda_runtime']}"
@@ -100,8 +102,9 @@ def place(record: Json) -> str:
 
 def name(record: Json) -> str:
     """What was run, in one line."""
-    if record["schema_version"] == 1:
-        kind: str = record["kind"]
+    original = version1(record)
+    if original is not None:
+        kind: str = original["kind"]
         return kind.removeprefix("single_gpu_").removesuffix("_workload").replace("_", " ")
     return f"{record['workload']['name']} v{record['workload']['version']}"
 

@@ -16,6 +16,7 @@ from miniverl.bench.launch_values import is_number
 from miniverl.bench.page import details, document, figure, table
 from miniverl.bench.record_plots import plots
 from miniverl.bench.validate import load
+from miniverl.bench.version1 import version1
 from miniverl.compiler.whole import json_text, write_text
 
 Json = Mapping[str, Any]
@@ -101,7 +102,7 @@ def _overview_row(record: Json, key: str) -> list[tuple[str, object] | str]:
 
 
 def _section(record: Json, key: str) -> str:
-    title = record["workload"]["title"] if record["schema_version"] > 1 else ""
+    title = "" if version1(record) is not None else record["workload"]["title"]
     chips = [record["status"], f"resume {record['resume']['status']}"]
     if record.get("class", "reference") != "reference":
         chips.append(record["class"])
@@ -168,8 +169,9 @@ def _tone(severity: str) -> str:
 
 def _tables(record: Json) -> Iterator[str]:
     yield details("All numbers", table(("number", "value"), show.summary_rows(record)))
-    if record["schema_version"] == 1:
-        stack = [(name, str(value)) for name, value in sorted(record["hardware"].items())]
+    original = version1(record)
+    if original is not None:
+        stack = [(name, str(value)) for name, value in sorted(original["hardware"].items())]
         yield details("Machine and software", table(("what", "value"), stack))
         return
     yield details("Launches", _launches(record))

@@ -13,9 +13,9 @@ from miniverl.bench.derive import derived
 from miniverl.bench.finding import Coded, Finding, Mistake, coded, finding, pointer
 from miniverl.bench.privacy import private
 from miniverl.bench.record import load_strict, schema_problems, seal_mistakes
-from miniverl.bench.validate_identity import identity_mistakes, identity_mistakes_v1
+from miniverl.bench.validate_identity import identity_mistakes
 from miniverl.bench.validate_launch import launch_mistakes
-from miniverl.bench.validate_v1 import mistakes_v1
+from miniverl.bench.validate_v1 import migration_mistakes, mistakes_v1
 from miniverl.engine.problem import Refused
 
 Json = Mapping[str, Any]
@@ -51,7 +51,9 @@ def _mistakes(record: Json) -> Iterator[Coded]:
     yield from coded("no_such_time", _time(record))
     if record["schema_version"] == 1:
         yield from mistakes_v1(record)
-        yield from identity_mistakes_v1(record)
+    elif "migrated_from" in record:
+        yield from migration_mistakes(record)
+        yield from coded("seal_broken", seal_mistakes(record))
     else:
         yield from coded("derived_differs", differences(record, derived(record)))
         yield from launch_mistakes(record)

@@ -1,11 +1,19 @@
-"""What must agree within a record of version 1, which has no raw samples: only its numbers against each other."""
+"""What must agree within a record of version 1, and within one that was migrated from it.
 
+Version 1 has no raw samples: only its numbers can be held against each other.
+"""
+
+import hashlib
 import statistics
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from miniverl.bench.finding import Coded, Mistake, coded
+from miniverl.bench.finding import Coded, Mistake, coded, pointer
+from miniverl.bench.migrate import migrated
+from miniverl.bench.record import schema_problems
+from miniverl.bench.validate_identity import identity_mistakes_v1
+from miniverl.engine.strict import strict_json
 
 Json = Mapping[str, Any]
 
@@ -15,6 +23,9 @@ _RATES = {
     "teacher_scoring": "teacher_scored_positions_per_second",
     "actor_update": "update_positions_per_second",
 }
+_ORIGINAL = "/migrated_from/text"
+_ELSEWHERE = ("block_sha256", "ext", "migrated_from", "record_sha256")
+_ABSENT = "nothing"
 _HALF_A_DIGIT = 0.5e-4  # seconds and rates are published with four decimals
 _IDENTICAL = (
     "adapter_and_optimizer_byte_identical",
@@ -32,6 +43,46 @@ def mistakes_v1(record: Json) -> Iterator[Coded]:
     yield from coded("limit_broken", _contract(record))
     yield from coded("contradiction", _resume(record["resume"]))
     yield from coded("name_differs", _names(record))
+    yield from identity_mistakes_v1(record)
+
+
+def migration_mistakes(record: Json) -> Iterator[Coded]:
+    """Every mistake of a migrated record: its original must be valid, and all else must follow from that."""
+    text, sha256 = record["migrated_from"]["text"], record["migrated_from"]["sha256"]
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if sha256 != digest:
+        reason = f"is not the digest of the text: expected {digest}"
+        yield "derived_differs", Mistake("/migrated_from/sha256", sha256, reason, digest)
+    try:
+        original = strict_json(text)
+    except ValueError as error:
+        yield "not_strict_json", Mistake(_ORIGINAL, text[:80], str(error))
+        return
+    if not isinstance(original, dict) or original.get("schema_version") != 1:
+        yield "no_object", Mistake(_ORIGINAL, text[:80], "holds no record of version 1")
+        return
+    problems = schema_problems(original, "")
+    for each in problems:
+        reason = f"in the original record, {each.field}: {each.reason}"
+        yield each.code, Mistake(_ORIGINAL, each.value, reason, each.expected)
+    if problems:
+        return
+    for code, mistake in mistakes_v1(original):
+        reason = f"in the original record, {mistake.field}: {mistake.reason}"
+        yield code, Mistake(_ORIGINAL, mistake.found, reason, mistake.expected)
+    yield from coded("derived_differs", _departures(record, migrated(text)))
+
+
+def _departures(found: Any, expected: Any, *path: str | int) -> Iterator[Mistake]:
+    """Where a migrated record is another than migration makes; seals and `ext` are looked at elsewhere."""
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        for name in sorted(found.keys() | expected.keys()):
+            if path or name not in _ELSEWHERE:
+                one, other = found.get(name, _ABSENT), expected.get(name, _ABSENT)
+                yield from _departures(one, other, *path, name)
+    elif found != expected or isinstance(found, bool) != isinstance(expected, bool):
+        reason = f"does not follow from the original record: expected {expected!r}"
+        yield Mistake(pointer(*path), found, reason, expected)
 
 
 def _positions(record: Json) -> Iterator[Mistake]:
