@@ -6,15 +6,13 @@ stops the run before the first rollout. What is not a finite number is an error,
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from numbers import Real
 from typing import Any, Protocol
 
-from miniverl.engine import reward_math
+from miniverl.engine import reward_math, reward_text
 from miniverl.engine.algorithm import OverlongPenalty
 from miniverl.engine.problem import Problem, Refused, WrongCall
 from miniverl.engine.trajectory import Prompt
@@ -23,13 +21,6 @@ from miniverl.engine.trajectory import Prompt
 Result = float | Mapping[str, object]
 # Of a response and a ground truth.
 Rule = Callable[[str, str], Result]
-
-# A minus belongs to the number unless something it could be subtracted from stands right before it.
-_NUMBER = re.compile(
-    r"(?:(?<![\w)\]}.])[-\u2212])?"
-    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,32 +46,21 @@ class Reward(Protocol):
 
 
 class LastNumber:
-    """1.0 if the last number of the response equals the ground truth in value, else 0.0.
-
-    A number is ASCII digits, optionally with commas between groups of three, a decimal part, and a minus
-    ("-" or U+2212) right before it that does not follow a word, a closing bracket or a full stop: "7-5" holds 7
-    and 5, "= -5" holds -5, "1,234.50" is 1234.5, "12." is 12 at the end of a sentence, "1,2" is 1 and 2.
-    Fractions and exponents are not read as one number: "1/2" ends in 2.
-    """
+    """1.0 if the last number of the response equals the ground truth in value, else 0.0 (engine/reward_text.py)."""
 
     def __init__(self, prompts: Sequence[Prompt]) -> None:
         """Raises WrongCall naming every prompt whose ground truth is not one such number."""
-        self._truths: dict[int, Decimal] = {}
-        problems = []
-        for prompt in prompts:
-            text = str(prompt.ground_truth).strip()
-            if isinstance(prompt.ground_truth, bool) or not _NUMBER.fullmatch(text):
-                problems.append(
-                    _problem(prompt, prompt.ground_truth, "ground truth", "is no number")
-                )
-            else:
-                self._truths[prompt.prompt_id] = _value(text)
+        problems = [
+            _problem(prompt, prompt.ground_truth, "ground truth", "is no number")
+            for prompt in prompts
+            if isinstance(prompt.ground_truth, bool)
+            or not reward_text.is_number(str(prompt.ground_truth))
+        ]
         if problems:
             raise WrongCall(problems)
 
     def score(self, prompt: Prompt, answer: Answer) -> float:
-        number = last_number(answer.text)
-        return float(number is not None and number == self._truths[prompt.prompt_id])
+        return reward_text.last_number_equals(answer.text, str(prompt.ground_truth))
 
 
 class ByRule:
@@ -130,11 +110,6 @@ class TargetLength:
         return max(0.0, 1 - abs(answer.num_tokens - self._tokens) / self._tokens)
 
 
-def exact_answer(response: str, truth: str) -> float:
-    """1.0 if the response is the ground truth, apart from white space around either; else 0.0."""
-    return float(response.strip() == truth.strip())
-
-
 def _math_verify(prompts: Sequence[Prompt]) -> Reward:
     from miniverl.engine.reward_math_verify import math_verify  # loads sympy
 
@@ -143,7 +118,7 @@ def _math_verify(prompts: Sequence[Prompt]) -> Reward:
 
 SCORERS: Mapping[str, Callable[..., Reward]] = {
     "last_number": LastNumber,
-    "exact_answer": partial(ByRule, exact_answer),
+    "exact_answer": partial(ByRule, reward_text.exact_answer),
     "gsm8k": partial(ByRule, reward_math.gsm8k),
     "gsm8k_flexible": partial(ByRule, reward_math.gsm8k_flexible),
     "math": partial(ByRule, reward_math.math),
@@ -226,16 +201,6 @@ def overlong_penalty(num_tokens: int, penalty: OverlongPenalty) -> float:
     """
     over = num_tokens - (penalty.max_response_tokens - penalty.buffer_tokens)
     return min(-over / penalty.buffer_tokens * penalty.factor, 0.0)
-
-
-def last_number(text: str) -> Decimal | None:
-    """The last number in `text` as `LastNumber` defines it; None if there is none."""
-    numbers = _NUMBER.findall(text)
-    return _value(numbers[-1]) if numbers else None
-
-
-def _value(number: str) -> Decimal:
-    return Decimal(number.replace(",", "").replace("\u2212", "-"))
 
 
 def _rule_of(data_source: str) -> Rule | None:

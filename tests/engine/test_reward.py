@@ -17,10 +17,10 @@ from miniverl.engine.reward import (
     Result,
     Reward,
     judge,
-    last_number,
     overlong_penalty,
     scorer,
 )
+from miniverl.engine.reward_text import last_number
 from miniverl.engine.trajectory import Prompt
 
 ROWS = Path(__file__).parents[2] / "bench" / "data" / "chain-sum.jsonl"
