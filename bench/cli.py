@@ -14,7 +14,8 @@ from miniverl.bench.answer import refuse, say
 from miniverl.bench.cli_bench import bench, doctor, fetch
 from miniverl.bench.cli_compile import compile_, explain, run
 from miniverl.bench.cli_corpus import corpus
-from miniverl.bench.cli_records import check, compare, migrate, site
+from miniverl.bench.cli_publish import migrate, publish
+from miniverl.bench.cli_records import check, compare, site
 from miniverl.bench.cli_upstream import drift
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import Problem, WrongCall
@@ -37,20 +38,10 @@ def cli() -> None:
     """What a verl launch means on one device, run there, and measured there."""
 
 
-for command in (
-    compile_,
-    explain,
-    corpus,
-    drift,
-    run,
-    bench,
-    fetch,
-    doctor,
-    check,
-    migrate,
-    compare,
-    site,
-):
+COMMANDS = (
+    compile_, explain, corpus, drift, run, bench, fetch, doctor, check, compare, publish, migrate, site,
+)  # fmt: skip
+for command in COMMANDS:
     cli.add_command(command)
 
 

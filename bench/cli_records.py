@@ -58,39 +58,6 @@ def check(records: tuple[Path, ...], gate: bool, as_json: bool) -> Exit:
 
 
 @click.command
-@click.argument("record", type=FILE)
-@click.option("-o", "--out", type=FILE, help="Unset: RECORD with .v2.json at its end.")
-@json_option
-@answers
-def migrate(record: Path, out: Path | None, as_json: bool) -> Exit:
-    """Write a record of version 1 as one of version 2.
-
-    The original stays in it, with its sha256.
-    """
-    from miniverl.bench.migrate import migrated
-    from miniverl.bench.validate import load
-    from miniverl.compiler.whole import write_json
-
-    version = load(record)["schema_version"]
-    if version != 1:
-        problem = Problem(
-            field="/schema_version",
-            value=version,
-            origin=str(record),
-            reason="there is nothing to migrate",
-            fix="Use the record as it is",
-        )
-        raise Refused([problem])
-    written = migrated(record.read_bytes().decode("utf-8"))
-    place = out or record.with_name(f"{record.stem}.v2.json")
-    write_json(place, written)
-    if as_json:
-        print_json({"path": str(place), "migrated_from": written["migrated_from"]["sha256"]})
-    say(f"record  {place}")
-    return Exit.DONE
-
-
-@click.command
 @click.argument("a", type=FILE, metavar="A")
 @click.argument("b", type=FILE, metavar="B")
 @click.option("--margin", callback=_margin, help="What counts as equal times. Unset: 3%.")

@@ -11,7 +11,11 @@ from miniverl.bench import record
 from miniverl.bench.learning import has_learnt, table
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results" / "smollm2-grpo-learn" / "cpu"
+RESULTS = ROOT / "results" / "records" / "cpu" / "smollm2-grpo-learn"
+SEED = {
+    json.loads(path.read_text("utf-8"))["workload"]["seed"]: path
+    for path in RESULTS.rglob("*.json")
+}
 PUBLISHED = ROOT / "tests" / "data" / "published_record_rtx4080.json"
 
 
@@ -59,7 +63,7 @@ def _run(*paths: Path | str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_published_records_have_learnt_and_draw_the_published_curve(tmp_path: Path) -> None:
-    published = [RESULTS / f"seed-{seed}.json" for seed in (1, 2, 3)]
+    published = [SEED[seed] for seed in (1, 2, 3)]
     done = _run(*published, "--curve", tmp_path / "curve.svg")
     assert done.returncode == 0
     text = (ROOT / "docs" / "learning.md").read_text("utf-8")
@@ -69,12 +73,12 @@ def test_the_published_records_have_learnt_and_draw_the_published_curve(tmp_path
 
 
 def test_one_record_that_has_not_learnt_is_a_no(tmp_path: Path) -> None:
-    flat = json.loads((RESULTS / "seed-1.json").read_text("utf-8"))
+    flat = json.loads(SEED[1].read_text("utf-8"))
     for step in flat["launches"][0]["steps"]:
         step["metrics"]["reward_mean"] = 0.5
     path = tmp_path / "flat.json"
     path.write_text(json.dumps(record.complete(flat)), "utf-8")
-    assert _run(RESULTS / "seed-1.json", path).returncode == 1
+    assert _run(SEED[1], path).returncode == 1
 
 
 def test_a_record_that_cannot_answer_is_a_wrong_call() -> None:
@@ -84,7 +88,7 @@ def test_a_record_that_cannot_answer_is_a_wrong_call() -> None:
 
 
 def test_an_edited_record_is_refused(tmp_path: Path) -> None:
-    plain = json.loads((RESULTS / "seed-1.json").read_text("utf-8"))
+    plain = json.loads(SEED[1].read_text("utf-8"))
     plain["measurements"]["training_metrics"]["reward_mean"]["change"] += 0.1
     edited = tmp_path / "edited.json"
     edited.write_text(json.dumps(plain), "utf-8")
