@@ -23,20 +23,27 @@ def assessed(compiled: Compiled, gpu: str, given: Mapping[str, Path]) -> Compile
     profile and for what is no config.json.
     """
     memory_bytes = _memory_bytes(gpu)
+    if not compiled.lowered:
+        return compiled
+    counted = answer(compiled, given, gpu=gpu, memory_bytes=memory_bytes)
+    execution: dict[str, Any] = {**compiled.execution, "capacity": counted}
+    if counted["answer"] == "does_not_fit" and execution["status"] != "not_assessed":
+        execution["status"] = "does_not_fit"
+    report = {**compiled.report, "execution": execution}
+    return replace(compiled, execution=execution, report=report)
+
+
+def answer(
+    compiled: Compiled, given: Mapping[str, Path], *, gpu: str, memory_bytes: int
+) -> dict[str, Any]:
+    """Whether the compiled launch fits into so much memory; what `gpu` is called stands in it."""
     bound = {
         role: path
         for role, path in compiled.paths.items()
         if path is not None and role.partition(".")[0] in _FOLDERS
     }
     configs = {role: _config(role, path) for role, path in {**bound, **given}.items()}
-    if not compiled.lowered:
-        return compiled
-    answer = capacity.assess(compiled.lowered, configs, gpu=gpu, memory_bytes=memory_bytes)
-    execution: dict[str, Any] = {**compiled.execution, "capacity": answer}
-    if answer["answer"] == "does_not_fit" and execution["status"] != "not_assessed":
-        execution["status"] = "does_not_fit"
-    report = {**compiled.report, "execution": execution}
-    return replace(compiled, execution=execution, report=report)
+    return capacity.assess(compiled.lowered, configs, gpu=gpu, memory_bytes=memory_bytes)
 
 
 def lines(compiled: Compiled) -> Iterator[str]:

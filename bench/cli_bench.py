@@ -8,7 +8,7 @@ import click
 
 from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json, say
 from miniverl.bench.exits import Exit
-from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.problem import CannotHere, Problem, WrongCall
 
 DEFAULT_WORKLOAD = "smollm2-grpo"
 
@@ -57,6 +57,9 @@ def bench(
         measured.append(suite.measure(plan, say))
         if record_copy is not None:
             write_json(record_copy, measured[-1].record)
+        if plan.blocked is not None:
+            say(f"record  {measured[-1].path}")
+            raise CannotHere(plan.blocked.problems)
         if measured[-1].exit is Exit.INTERRUPTED:
             break
     page = suite.write_page(out)
@@ -96,11 +99,13 @@ def fetch(names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
 
 @click.command
 @click.option("--fingerprint", type=FILE, help="Write what a measurement depends on here.")
+@click.option("--probe", "probes", is_flag=True, help="Measure memory and matrix products again.")
 @json_option
 @answers
-def doctor(fingerprint: Path | None, as_json: bool) -> Exit:
+def doctor(fingerprint: Path | None, probes: bool, as_json: bool) -> Exit:
     """Say what this machine is, and what it can run."""
     from miniverl.bench import doctor as examination
+    from miniverl.bench import gpu, probe
     from miniverl.compiler.whole import write_json
 
     if fingerprint is not None:
@@ -108,6 +113,10 @@ def doctor(fingerprint: Path | None, as_json: bool) -> Exit:
         say(f"fingerprint {fingerprint}")
         return Exit.DONE
     report = examination.examine(os.environ)
+    if probes:
+        found = gpu.detect()
+        report["probe"] = probe.machine(gpu.choose(None, False, found), found, again=True)
+        say(probe.text(report["probe"]))
     if as_json:
         print_json(report)
     say(examination.text(report))

@@ -19,6 +19,7 @@ from miniverl.bench.launch_values import (
     mean_or_status,
 )
 from miniverl.bench.measure import NOT_MEASURED, NOT_SUPPORTED
+from miniverl.bench.roofline import roofline
 
 Json = Mapping[str, Any]
 
@@ -54,6 +55,7 @@ def derived(record: Json) -> dict[str, Any]:
         "models": _models(record),
         "measurements": _measurements(record, values),
         "artifacts": _artifacts(record["artifacts"]["files"]),
+        **roofline(record),
         "resource_contract": _resource_contract(record, values),
         "resume": _resume(record, values),
         "comparability": comparability(record),

@@ -145,12 +145,15 @@ def container(variables: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def checkout() -> Checkout:
-    """Commit and state of the checkout, where git knows one at exactly our root."""
+    """Commit and state of the checkout, where git knows one at exactly our root.
+
+    What measuring itself writes does not make it dirty: results/, and DVC's lock.
+    """
     root = Path(str(files("miniverl.bench"))).resolve().parent
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
         return Checkout(commit=None, is_dirty=None)
-    status = _git(root, "status", "--porcelain")
+    status = _git(root, "status", "--porcelain", "--", ".", ":!results", ":!dvc.lock")
     return Checkout(commit=_git(root, "rev-parse", "HEAD"), is_dirty=bool(status))
 
 

@@ -1,15 +1,18 @@
 """What a record states and does not derive: how the workload was to be run, where, and what came of it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import entry, environment, measure
+from miniverl.bench import entry, environment, measure, telemetry
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.gpu import Chosen, Found
+from miniverl.bench.launch_values import is_number, mean, sampled
 from miniverl.bench.pin import DerivedPin, GeneratedPin, GgufPin, HubPin, pin
 from miniverl.bench.resume import ResumeCheck
 from miniverl.bench.runner import Interruption, Outcome
@@ -17,15 +20,36 @@ from miniverl.bench.stack import Stack
 from miniverl.bench.workload import Workload
 from miniverl.compiler.lower import Compiled
 from miniverl.engine import recipe as recipes
+from miniverl.engine.footprint import model_shape
+from miniverl.engine.problem import Problem
 from miniverl.engine.recipe import Recipe
 
 _NOT_PLANNED = "The workload does not ask for it"
 _LONGEST_TEXT = 2000  # of a reason or message, in schemas/record-v2.json
+_LARGEST_DISAGREEMENT = 0.05  # of the energy counter and the sampled power
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blocked:
+    """Why this machine cannot make the plan's launches."""
+
+    code: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(
+            one.reason if one.reason[:1].isupper() else f"{one.field} = {one.value!r}: {one.reason}"
+            for one in self.problems
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A workload made ready for this machine. `interruption` None: resume is not checked."""
+    """A workload made ready for this machine. `interruption` None: resume is not checked.
+
+    `machine` is what bench/probe.py measured; None: no roofline is drawn.
+    """
 
     workload: Workload
     seed: int
@@ -38,6 +62,8 @@ class Plan:
     environment: Mapping[str, str]
     interruption: Interruption | None
     folder: Path
+    machine: Mapping[str, Any] | None = None
+    blocked: Blocked | None = None
 
     @property
     def straight(self) -> Path:
@@ -94,6 +120,7 @@ def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
         "hardware": environment.hardware(profile.device, plan.chosen.card, plan.found),
         "environment": environment.environment(plan.stack, profile.threads, plan.environment),
         "launches": ran.launches,
+        **_roofline(plan),
         "resource_contract": _contract(plan),
         "resume": _resume(plan, ran),
         "determinism": {
@@ -148,6 +175,20 @@ def _rows(reference: str) -> int:
     chosen = pin(name)
     assert isinstance(chosen, GeneratedPin), f"{name} is no data"
     return chosen.splits[split].rows
+
+
+def _roofline(plan: Plan) -> dict[str, Any]:
+    """What the shares are counted from: the machine's limits, and the sizes of the models."""
+    if plan.machine is None or plan.blocked is not None:
+        return {}
+    roles = {"policy": "model", "teacher": "teacher"}
+    paths = {role: plan.compiled.paths.get(bound) for role, bound in roles.items()}
+    shapes = {
+        role: asdict(model_shape(json.loads((path / "config.json").read_text("utf-8")), str(path)))
+        for role, path in paths.items()
+        if path is not None
+    }
+    return {"roofline": {"machine": dict(plan.machine), "shapes": shapes}}
 
 
 def _contract(plan: Plan) -> dict[str, Any]:
@@ -205,9 +246,47 @@ def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:
         packages = ", ".join(map(str, plan.stack.differences))
         message = f"Differs from the {plan.stack.name} lock: {packages}"
         findings.append(_finding("stack_differs", "warning", message))
+    if environment.checkout().is_dirty:
+        message = (
+            "The checkout has changes that are not committed: the commit does not name the code"
+        )
+        findings.append(_finding("dirty_tree", "warning", message))
     seen = {(event["code"], event["message"]) for event in ran.warnings}
     findings += [_finding(code, "warning", message) for code, message in sorted(seen)]
-    return findings
+    found = {told for launch in ran.launches for told in _telemetry_findings(launch)}
+    return findings + [_finding(code, "warning", message) for code, message in sorted(found)]
+
+
+# Reason for which telemetry is invalid -> what a reader should know.
+_DOUBTS = {
+    "gap": "Samples are missing for seconds: something held the machine up, and peaks may have passed unseen",
+    "device_lost": "The card stopped answering the driver",
+    "foreign_process": "Other processes computed on the card meanwhile",
+    "throttled": "Processor or card slowed down for heat, a fault or lack of power",
+    "sampler_died": "The sampler died before the run, so the last samples are missing",
+}
+
+
+def _telemetry_findings(launch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Code and message of each doubt about the machine while it ran."""
+    telemetry_of, ordinal = launch["telemetry"], launch["ordinal"]
+    for reason in telemetry_of["reasons"]:
+        if reason in _DOUBTS:
+            yield reason, f"{_DOUBTS[reason]} (launch {ordinal})"
+    if telemetry_of["status"] == "not_measured":
+        yield "no_telemetry", f"Nothing was sampled (launch {ordinal})"
+    series = telemetry_of["series"]
+    if any(telemetry.power_capped(int(one)) for one in series.get("clock_event_reasons", ())):
+        yield "power_capped", f"The card's clocks were held at its power limit (launch {ordinal})"
+    load, cores = series.get("load_average", ()), os.cpu_count() or 1
+    if load and mean(load) > cores:
+        told = f"The load averaged {mean(load):.1f} on {cores} cores: others shared them"
+        yield "shared_cores", f"{told} (launch {ordinal})"
+    lived = launch["ended_monotonic_seconds"] - launch["created_monotonic_seconds"]
+    agreement = sampled(telemetry_of, lived)["telemetry"]["energy_agreement"]
+    if is_number(agreement) and abs(agreement - 1) > _LARGEST_DISAGREEMENT:
+        told = f"The sampled power adds up to {agreement:.0%} of the energy counter"
+        yield "energy_mismatch", f"{told} (launch {ordinal})"
 
 
 def _finding(code: str, severity: str, message: str) -> dict[str, str]:

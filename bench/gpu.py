@@ -17,7 +17,7 @@ from typing import Any, Literal
 import pynvml
 
 from miniverl.bench.document import build, load
-from miniverl.bench.nvml import Status, ask, opened
+from miniverl.bench.nvml import Status, ask, call, opened, scaled
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 
@@ -183,15 +183,22 @@ def _card(index: int, handle: Any) -> Card:
         memory_bytes=memory,
         uuid_sha256=uuid if isinstance(uuid, Status) else hashlib.sha256(uuid.encode()).hexdigest(),
         facts={
-            "ecc_mode": ask(lambda: int(pynvml.nvmlDeviceGetEccMode(handle)[0])),
-            "mig_mode": ask(lambda: int(pynvml.nvmlDeviceGetMigMode(handle)[0])),
-            "power_limit_watts": ask(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
-            "max_sm_clock_mhz": ask(
-                lambda: int(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
-            ),
-            "vbios": ask(partial(pynvml.nvmlDeviceGetVbiosVersion, handle)),
+            "ecc_mode": _current(call("nvmlDeviceGetEccMode", handle)),
+            "mig_mode": _current(call("nvmlDeviceGetMigMode", handle)),
+            "persistence_mode": call("nvmlDeviceGetPersistenceMode", handle),
+            "compute_mode": call("nvmlDeviceGetComputeMode", handle),
+            "power_limit_watts": scaled(call("nvmlDeviceGetEnforcedPowerLimit", handle), 1e-3),
+            "max_sm_clock_mhz": call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
+            "max_pcie_generation": call("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+            "max_pcie_width": call("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            "vbios": call("nvmlDeviceGetVbiosVersion", handle),
         },
     )
+
+
+def _current(modes: Any) -> Any:
+    """Of the mode now and the one after the next reset."""
+    return modes if isinstance(modes, Status) else int(modes[0])
 
 
 def _visible(cards: Sequence[Card], uuids: Sequence[str], setting: str | None) -> tuple[Card, ...]:

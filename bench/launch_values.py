@@ -6,7 +6,8 @@ the warm-up. The shapes are `launch` and `launch_values` in schemas/record-v2.js
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeGuard
 
 from miniverl.bench.measure import NOT_MEASURED, NOT_SUPPORTED
@@ -69,6 +70,8 @@ def launch_values(launch: Json, prompts_per_step: int) -> dict[str, Any]:
         **_totals(launch),
         "metrics_mean": _means(step["metrics"] for step in finished),
         "validation_metrics_mean": _means(each["metrics"] for each in launch["validations"]),
+        **_counted(launch["steps"], works),
+        **sampled(launch["telemetry"], lived),
     }
 
 
@@ -163,6 +166,60 @@ def _memory(launch: Json) -> dict[str, Any]:
         **{name: _gib(peak) if is_number(peak) else peak for name, peak in peaks.items()},
         "mean_rss_gib": _gib(mean(rss)) if rss else NOT_MEASURED,
     }
+
+
+def _counted(steps: Sequence[Json], works: Sequence[Json]) -> dict[str, Any]:
+    """What the roofline counts with, over every step; records from before it have none of it."""
+    names = [f"{kind}_tokens" for kind in ("prompt", "prompt_attended", "response_attended")]
+    names.append("longest_response")
+    totals: dict[str, Any] = {}
+    if works and all(name in work for work in works for name in names):
+        totals["total_work"] = {name: _sum(works, name) for name in names}
+    batches: dict[str, int] = {}
+    for own_name, phase in ((n, p) for step in steps for n, p in step["phases"].items()):
+        if "batches" in phase:
+            name = PUBLISHED_NAMES.get(own_name, own_name)
+            batches[name] = batches.get(name, 0) + phase["batches"]
+    return totals | ({"total_batches": batches} if batches else {})
+
+
+def sampled(telemetry: Json, lived_seconds: float) -> dict[str, Any]:
+    """What the sampled series say; records from before readings were listed have none of it."""
+    if "fields" not in telemetry:
+        return {}
+    series, fields = telemetry["series"], telemetry["fields"]
+    at = series["at_seconds"]
+
+    def of(name: str, say: Callable[[Sequence[float]], float]) -> Any:
+        values = series.get(name)
+        status = fields.get(name, "not_measured")
+        absent = NOT_MEASURED if status == "measured" else {"status": status}
+        return float(f"{say(values):.9g}") if values else absent
+
+    counted = of("energy_joules", lambda joules: joules[-1] - joules[0])
+    added = of("power_watts", lambda watts: _integral(at, watts))
+    is_known = is_number(counted) and is_number(added) and counted > 0
+    gaps = [later - earlier for earlier, later in pairwise(at)]
+    return {
+        "telemetry": {
+            "coverage": round(len(at) * telemetry["every_seconds"] / lived_seconds, _OTHERS),
+            "longest_gap_seconds": round(max(gaps), _SECONDS) if gaps else NOT_MEASURED,
+            "energy_joules": counted,
+            "energy_from_power_joules": added,
+            "energy_agreement": round(added / counted, _OTHERS) if is_known else NOT_MEASURED,
+            "mean_power_watts": of("power_watts", mean),
+            "mean_sm_clock_mhz": of("sm_clock_mhz", mean),
+            "max_temperature_celsius": of("temperature_celsius", max),
+            "mean_cpu_mhz": of("cpu_mhz", mean),
+            "mean_load": of("load_average", mean),
+        }
+    }
+
+
+def _integral(at: Sequence[float], values: Sequence[float]) -> float:
+    """By trapezoids."""
+    points = zip(at, values, strict=True)
+    return math.fsum((t1 - t0) * (v0 + v1) / 2 for (t0, v0), (t1, v1) in pairwise(points))
 
 
 def _gib(num_bytes: float) -> float:

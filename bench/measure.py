@@ -21,6 +21,15 @@ NOT_MEASURED = {"status": "not_measured"}
 NOT_FINITE = {"status": "not_finite"}
 
 _MICROSECONDS = 6  # decimals
+_COUNTS = (
+    "responses",
+    "response_tokens",
+    "finished_responses",
+    "longest_response",
+    "prompt_tokens",
+    "prompt_attended_tokens",
+    "response_attended_tokens",
+)
 
 
 def launch(
@@ -36,15 +45,16 @@ def launch(
     failure: tuple[str, str] | None,
     warmup_steps: int,
     peak_bytes: Mapping[str, int],
-    samples: Sequence[Mapping[str, float]] = (),
+    samples: Sequence[Mapping[str, Any]] = (),
     telemetry_reasons: Sequence[str] = (),
+    every_seconds: float = 1.0,
 ) -> dict[str, Any]:
     """One entry of `launches`.
 
     Several processes append to one journal: this launch is the lines of `pid` since its creation. Call it as
     soon as the process is gone, before a next one writes to the folder. `failure` is a code and a sentence.
-    `peak_bytes` are peaks that the parent knows beyond its samples, by kind: rss, process, device. Each of
-    `samples` holds monotonic_seconds and any of rss_bytes, process_bytes, device_bytes, sm_clock_mhz, ...
+    `peak_bytes` are peaks that the parent knows beyond the samples, by kind: rss, process, device. Each of
+    `samples` holds monotonic_seconds and readings such as rss_bytes: a number, or the status in its place.
     """
     own = _Journal(run_dir / "journal.jsonl", pid, created_monotonic)
     steps = _steps(own, warmup_steps, _work(run_dir / "trajectories.jsonl"))
@@ -74,8 +84,11 @@ def launch(
             for event in own.all("validation_finished")
         ],
         "warnings": [own.fields(event) for event in own.all("warned")],
-        "memory": _peaks(started, steps, peak_bytes, samples),
-        "telemetry": _telemetry(samples, telemetry_reasons, own),
+        "memory": _peaks(started, steps, peak_bytes, list(map(_numbers, samples))),
+        "telemetry": {
+            **_telemetry(samples, telemetry_reasons, own),
+            "every_seconds": every_seconds,
+        },
         "outputs": outputs(run_dir) if is_finished else None,
     }
 
@@ -180,6 +193,8 @@ def _add_phase(phases: dict[str, Any], name: str, fields: Mapping[str, Any]) -> 
         "tokens": before["tokens"] + fields["tokens"],
         "at_seconds": fields["at_seconds"],
     }
+    if "batches" in fields:
+        phases[name]["batches"] = before.get("batches", 0) + fields["batches"]
 
 
 def _work(path: Path) -> dict[int, dict[str, Any]]:
@@ -188,14 +203,24 @@ def _work(path: Path) -> dict[int, dict[str, Any]]:
     for line in _whole_lines(path):
         step = work.setdefault(
             line["step"],
-            {"prompt_ids": [], "responses": 0, "response_tokens": 0, "finished_responses": 0},
+            {"prompt_ids": [], **dict.fromkeys(_COUNTS, 0)},
         )
+        prompt, response = len(line["prompt_tokens"]), len(line["response_tokens"])
         if line["prompt_id"] not in step["prompt_ids"]:
             step["prompt_ids"].append(line["prompt_id"])
+            step["prompt_tokens"] += prompt
+            step["prompt_attended_tokens"] += _attended(prompt)
         step["responses"] += 1
-        step["response_tokens"] += len(line["response_tokens"])
+        step["response_tokens"] += response
+        step["response_attended_tokens"] += _attended(prompt + response) - _attended(prompt)
+        step["longest_response"] = max(step["longest_response"], response)
         step["finished_responses"] += int(line["finished"])
     return work
+
+
+def _attended(tokens: int) -> int:
+    """The first attends to itself, the second to two, and so on."""
+    return tokens * (tokens + 1) // 2
 
 
 def _peaks(
@@ -217,18 +242,42 @@ def _peaks(
 
 
 def _telemetry(
-    samples: Sequence[Mapping[str, float]], reasons: Sequence[str], own: _Journal
+    samples: Sequence[Mapping[str, Any]], reasons: Sequence[str], own: _Journal
 ) -> dict[str, Any]:
     """Series that most samples have, of the samples that have all of them: a failed reading is no number."""
-    counts = Counter(name for sample in samples for name in sample)
-    names = {name for name, count in counts.items() if count > len(samples) / 2}
-    kept = _thinned([sample for sample in samples if names <= sample.keys()])
+    fields = _fields(samples)
+    names = {name for name, status in fields.items() if status == "measured"}
+    names |= {"monotonic_seconds"}
+    kept = _thinned([each for sample in samples if names <= (each := _numbers(sample)).keys()])
+    if not kept:
+        reasons = ()  # of nothing, nothing can be doubted
     series: dict[str, list[float]] = {
         name: [sample[name] for sample in kept] for name in sorted(names - {"monotonic_seconds"})
     }
     series["at_seconds"] = [own.since(sample["monotonic_seconds"]) for sample in kept]
     status = "invalid" if reasons else "valid" if kept else "not_measured"
-    return {"status": status, "reasons": list(reasons), "series": series}
+    return {"status": status, "reasons": list(reasons), "series": series, "fields": fields}
+
+
+def _fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Every reading -> measured where most samples have a number for it, else the status that most have."""
+    told: dict[str, Counter[str]] = {}
+    for sample in samples:
+        for name, value in _without(sample, "monotonic_seconds").items():
+            status = value if isinstance(value, str) else "measured"
+            told.setdefault(name, Counter())[status] += 1
+    return {name: _most(counts, len(samples)) for name, counts in sorted(told.items())}
+
+
+def _most(counts: Counter[str], num_samples: int) -> str:
+    if counts["measured"] > num_samples / 2:
+        return "measured"
+    others = Counter({status: n for status, n in counts.items() if status != "measured"})
+    return others.most_common(1)[0][0] if others else "not_measured"
+
+
+def _numbers(sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in sample.items() if not isinstance(value, str)}
 
 
 def _thinned(samples: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:

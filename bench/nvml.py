@@ -7,7 +7,8 @@ cannot have answered never ends the run, and never turns into 0.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import pynvml
 
@@ -17,16 +18,21 @@ T = TypeVar("T")
 class Status(StrEnum):
     """Why there is no value, in the words of a record."""
 
-    NOT_SUPPORTED = "not_supported"  # this card or driver does not tell
+    NOT_SUPPORTED = "not_supported"  # this card does not tell
     NO_PERMISSION = "no_permission"  # it does not tell this user
+    FUNCTION_NOT_FOUND = "function_not_found"  # the driver is older than the question
+    BINDING_MISSING = "binding_missing"  # the installed nvidia-ml-py is
+    DEVICE_LOST = "device_lost"  # the card has fallen off the bus, or needs a reset
     NOT_MEASURED = "not_measured"  # it tells, and did not this time
 
 
 _STATUSES: dict[int, Status] = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: Status.NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: Status.NOT_SUPPORTED,  # an older driver
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: Status.NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: Status.FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: Status.FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION: Status.NO_PERMISSION,
+    pynvml.NVML_ERROR_GPU_IS_LOST: Status.DEVICE_LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: Status.DEVICE_LOST,
 }
 
 
@@ -51,6 +57,17 @@ def ask(question: Callable[[], T | None]) -> T | Status:
     except pynvml.NVMLError as error:
         return _STATUSES.get(error.value, Status.NOT_MEASURED)
     return Status.NOT_SUPPORTED if answer is None else answer
+
+
+def call(function: str, *arguments: Any) -> Any:
+    """What the library's function of that name answers, or the Status that stands in its place."""
+    found = getattr(pynvml, function, None)
+    return Status.BINDING_MISSING if found is None else ask(partial(found, *arguments))
+
+
+def scaled(answer: Any, factor: float) -> Any:
+    """A number in another unit; a Status as it is."""
+    return answer if isinstance(answer, Status) else answer * factor
 
 
 def _why_closed(error: pynvml.NVMLError) -> str:

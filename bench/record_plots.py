@@ -25,8 +25,10 @@ _COLOURS = {
     "update": 1,
     "checkpoint": 4,
     "validation": 3,
+    "restore": 6,
 }
 _PHASES = {phase: (title, _COLOURS[phase]) for phase, title in units.PHASES.items()}
+PHASE_COLOURS = dict(_PHASES.values())  # by the name that people read
 _REST = ("rest", 8)
 _SHOWN_SHARE = 0.01  # of all time; what takes less is part of the rest
 _PART_TITLES = dict(

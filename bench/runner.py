@@ -1,7 +1,7 @@
 """The parent of one launch: starts the worker, follows its journal, enforces the contract, ends it.
 
-A launch is a fresh process in a process group of its own. Whatever happens (crash, kill, breach, Ctrl-C),
-`launch` returns what it saw, and by then no process of that group is alive.
+A launch is a fresh process in a process group of its own, and a sampler beside it. Whatever happens (crash, kill,
+breach, a signal), `launch` returns what it saw, and by then no process of that group is alive.
 """
 
 import json
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from miniverl.bench import failure
+from miniverl.bench import failure, telemetry
 from miniverl.bench.disk import folder_bytes, is_full
+from miniverl.bench.exits import Exit
+from miniverl.bench.sampling import Sample, Samples, Sampling, sampled
 
 Role = Literal["straight", "interrupted", "resumed"]
-Status = Literal["finished", "killed", "failed", "contract_exceeded", "interrupted"]
+Status = Literal["finished", "killed", "failed", "contract_exceeded", "blocked", "interrupted"]
 Listener = Callable[[Mapping[str, Any]], None]
-Sampler = Callable[[int], Mapping[str, float]]
-"""What a process holds and does now, by name with unit; empty when it is gone."""
 
 WORKER = (sys.executable, "-P", "-m", "miniverl.bench.worker")
 POLL_SECONDS = 0.025
 GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL after a breach
-SAMPLE_EVERY_SECONDS = 0.1
+MEMORY_EVERY_SECONDS = 0.1
 DISK_EVERY_SECONDS = 1.0
 GIB = 1 << 30
 LAST_WORDS_BYTES = 64 << 10  # more than a failure.json: with less, a worker may not have left one
@@ -36,7 +36,7 @@ LAST_WORDS_BYTES = 64 << 10  # more than a failure.json: with less, a worker may
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a launch may use before the parent ends it; `held_bytes` by the name of a sampled reading."""
+    """What a launch may use before the parent ends it; `held_bytes` by the name of a reading."""
 
     seconds: float
     held_bytes: Mapping[str, int]
@@ -53,7 +53,7 @@ class Interruption:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """`killed` is the interruption that was asked for; `interrupted` is Ctrl-C."""
+    """`killed` is the interruption that was asked for; `interrupted` is somebody's signal to the parent."""
 
     status: Status
     reason_code: str | None = None
@@ -74,7 +74,9 @@ class Launch:
     exit_code: int  # negative: the signal that ended it
     outcome: Outcome
     events: tuple[Mapping[str, Any], ...]
-    samples: tuple[Mapping[str, float], ...]  # each with its monotonic_seconds
+    samples: tuple[Sample, ...]
+    peak_rss_bytes: int | None  # the kernel's own count, which misses no peak between two samples
+    has_sampler_died: bool
 
     @property
     def seconds(self) -> float:
@@ -89,24 +91,34 @@ def launch(
     environment: Mapping[str, str],
     limits: Limits,
     interruption: Interruption | None,
-    sample: Sampler,
+    sampling: Sampling,
     listen: Listener,
+    stopped: Callable[[], Outcome | None],
     worker: Sequence[str] = WORKER,
 ) -> Launch:
-    """Run the worker in `folder`, which holds recipe.json and bindings.json, until it ends."""
+    """Run the worker in `folder`, which holds recipe.json and bindings.json, until it ends.
+
+    It is ended where `stopped` answers with a reason.
+    """
     for left in ("failure.json", "worker.json"):
         (folder / left).unlink(missing_ok=True)
-    watch = _Watch(folder, limits, interruption, sample, listen)
     command = [*worker, str(folder), *arguments, "--parent", str(os.getpid())]
     created = time.monotonic()
-    with _process_group(command, environment, folder / "worker.log") as child:
+    told = folder / f"telemetry-{role}.jsonl"
+    with (
+        _process_group(command, environment, folder / "worker.log") as child,
+        sampled(child.pid, told, sampling) as samples,
+    ):
+        watch = _Watch(folder, limits, interruption, samples, listen, stopped)
         try:
             outcome = watch.until_end(child)
         except KeyboardInterrupt:
             outcome = Outcome(
-                status="interrupted", reason_code="interrupted", reason="Stopped by the user"
+                status="interrupted", reason_code="interrupted", reason="Stopped by Ctrl-C"
             )
-    ended = time.monotonic()
+        os.killpg(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        ended = time.monotonic()
     watch.hear()
     return Launch(
         role=role,
@@ -116,10 +128,16 @@ def launch(
         interpreter_monotonic=_interpreter_monotonic(folder),
         ended_monotonic=ended,
         exit_code=child.returncode,
-        outcome=outcome or _own_end(child.returncode, folder, watch.samples),
+        outcome=outcome or _own_end(child.returncode, folder, watch.peak_rss_bytes),
         events=tuple(watch.events),
-        samples=tuple(watch.samples),
+        samples=tuple(samples.all),
+        peak_rss_bytes=watch.peak_rss_bytes,
+        has_sampler_died=samples.has_died,
     )
+
+
+def never() -> None:
+    """The `stopped` of a launch that only Ctrl-C stops."""
 
 
 def worker_environment(threads: int) -> dict[str, str]:
@@ -162,26 +180,28 @@ class JournalTail:
 
 
 class _Watch:
-    """Hears the journal, samples memory and disk, and decides when the launch has to end."""
+    """Hears the journal, looks at memory and disk, and decides when the launch has to end."""
 
     def __init__(
         self,
         folder: Path,
         limits: Limits,
         interruption: Interruption | None,
-        sample: Sampler,
+        samples: Samples,
         listen: Listener,
+        stopped: Callable[[], Outcome | None],
     ) -> None:
         self.events: list[Mapping[str, Any]] = []
-        self.samples: list[Mapping[str, float]] = []
+        self.peak_rss_bytes: int | None = None
         self._folder = folder
         self._tail = JournalTail(folder / "journal.jsonl")
         self._limits = limits
         self._interruption = interruption
-        self._sample = sample
+        self._samples = samples
         self._listen = listen
+        self._stopped = stopped
         self._kill_monotonic: float | None = None
-        self._sample_due = self._disk_due = 0.0
+        self._memory_due = self._disk_due = 0.0
 
     def until_end(self, child: subprocess.Popen[bytes]) -> Outcome | None:
         """None where the worker ended by itself."""
@@ -192,7 +212,7 @@ class _Watch:
             if self._kill_monotonic is not None and now >= self._kill_monotonic:
                 os.killpg(child.pid, signal.SIGKILL)
                 return Outcome(status="killed")
-            breach = self._breach(child.pid, now, started)
+            breach = self._stopped() or self._breach(child.pid, now, started)
             if breach is not None:
                 _stop(child)
                 return breach
@@ -217,11 +237,9 @@ class _Watch:
         used_seconds = now - started
         if used_seconds > self._limits.seconds:
             return _exceeded("device_time", used_seconds, self._limits.seconds, "s")
-        if now >= self._sample_due:
-            self._sample_due = now + SAMPLE_EVERY_SECONDS
-            readings = self._sample(pid)
-            if readings:
-                self.samples.append({"monotonic_seconds": now, **readings})
+        if now >= self._memory_due:
+            self._memory_due = now + MEMORY_EVERY_SECONDS
+            readings = self._memory(pid)
             for name, limit in self._limits.held_bytes.items():
                 if readings.get(name, 0) > limit:
                     return _exceeded("memory", readings[name] / GIB, limit / GIB, "GiB")
@@ -231,6 +249,13 @@ class _Watch:
             if used > self._limits.disk_bytes:
                 return _exceeded("disk", used / GIB, self._limits.disk_bytes / GIB, "GiB")
         return None
+
+    def _memory(self, pid: int) -> Mapping[str, float]:
+        """What the kernel counts, by its own names, and what the sampler saw last."""
+        held = telemetry.peak_rss_bytes(pid)
+        self.peak_rss_bytes = held or self.peak_rss_bytes
+        self._samples.read()
+        return {**self._samples.latest, "peak_rss_bytes": held or 0}
 
 
 def _exceeded(what: str, used: float, limit: float, unit: str) -> Outcome:
@@ -242,10 +267,13 @@ def _exceeded(what: str, used: float, limit: float, unit: str) -> Outcome:
     )
 
 
-def _own_end(exit_code: int, folder: Path, samples: Sequence[Mapping[str, float]]) -> Outcome:
+def _own_end(exit_code: int, folder: Path, peak_rss_bytes: int | None) -> Outcome:
     """Why a worker that nobody stopped is gone."""
     if exit_code == 0:
         return Outcome(status="finished")
+    if exit_code == Exit.INTERRUPTED:
+        reason = "Asked to stop, it did so between two steps"
+        return Outcome(status="interrupted", reason_code="interrupted", reason=reason)
     told = failure.read(folder)
     if told is not None:
         return Outcome(
@@ -255,7 +283,7 @@ def _own_end(exit_code: int, folder: Path, samples: Sequence[Mapping[str, float]
         reason = f"The disk of {folder} is full"
         return Outcome(status="failed", reason_code="disk_full", reason=reason)
     if exit_code == -signal.SIGKILL:
-        held_gib = max((one.get("rss_bytes", 0) for one in samples), default=0) / GIB
+        held_gib = (peak_rss_bytes or 0) / GIB
         return Outcome(
             status="failed",
             reason_code="killed_from_outside",

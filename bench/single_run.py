@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from miniverl.bench import failure, gpu, runner, sampling
+from miniverl.bench import failure, gpu, run_page, runner
 from miniverl.bench.exits import Exit
-from miniverl.bench.live import Live
-from miniverl.bench.runner import Limits, Outcome
+from miniverl.bench.interrupt import Interrupt, heard
+from miniverl.bench.runner import Limits, Listener, Outcome
+from miniverl.bench.sampling import Sampling
 from miniverl.compiler import bound_reward
 from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
@@ -46,11 +47,13 @@ def run(
     allow_changed: Sequence[str],
     device: str | None,
     threads: int | None,
+    listen: Listener,
     write: Callable[[str], None],
 ) -> Ended:
     """Run the recipe in the folder `out`. `given` are paths that stand in for those of the bindings.
 
     A recipe with a reward function runs where `trusted` is its digest; `reward_function` is FILE:NAME.
+    `listen` hears the run's events. The first Ctrl-C lets the step end and saves it, a second stops at once.
     `allow_changed` names what may differ from the process that a resumed run goes on from.
     Raises WrongCall with all that is wrong in the call, CannotHere where the device is not there, and what the
     engine raised. A folder that holds another run, or one that goes on, is left as it is.
@@ -72,7 +75,8 @@ def run(
     arguments = ["--device", profile.device, "--threads", str(used_threads)]
     if resume:
         arguments += ["--resume", *(f"--allow-changed={name}" for name in allow_changed)]
-    with sampling.sampler(chosen.card) as sample:
+    asked = Interrupt(out, listen, write)
+    with heard(asked):
         seen = runner.launch(
             out,
             "resumed" if resume else "straight",
@@ -80,9 +84,11 @@ def run(
             environment=runner.worker_environment(used_threads),
             limits=_WITHOUT_LIMITS,
             interruption=None,
-            sample=sample,
-            listen=Live(write),
+            sampling=Sampling(card=None if chosen.card is None else chosen.card.index),
+            listen=asked.hear,
+            stopped=asked.outcome,
         )
+        run_page.leave(out, seen.outcome, write)
     return _ended(seen.outcome)
 
 

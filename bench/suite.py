@@ -1,25 +1,30 @@
 """One workload from end to end: inputs fetched, launch compiled, runs made and compared, record written.
 
 Everything goes into one new folder below `out`. A run that fails, breaks its contract or is stopped leaves a
-record too, which says so.
+record too, which says so, and so does a workload that this machine cannot run.
 """
 
+import errno
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from miniverl.bench import (
     doctor,
+    entry,
     fetch,
     gpu,
+    obstacle,
+    probe,
     record,
     runner,
     sampling,
     site,
-    stack,
+    stop,
     units,
     validate,
 )
@@ -27,21 +32,24 @@ from miniverl.bench import measure as measuring
 from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan, Ran, cut, facts
 from miniverl.bench.live import Live
+from miniverl.bench.pin import pin
 from miniverl.bench.resume import compare_runs
-from miniverl.bench.runner import GIB, Interruption, Launch, Limits, Outcome, Role, Sampler
+from miniverl.bench.runner import GIB, WORKER, Interruption, Launch, Limits, Outcome, Role
+from miniverl.bench.sampling import Sampling
+from miniverl.bench.stop import Stop
 from miniverl.bench.workload import Workload, compile_arguments, workload
 from miniverl.compiler.lower import Compiled, compile_launch
 from miniverl.compiler.source import numbered
 from miniverl.compiler.upstream import Progress
 from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
-from miniverl.engine.problem import Refused
+from miniverl.engine.problem import CannotHere, Refused
 
 Write = Callable[[str], None]
+MakeLaunch = Callable[[Role, Path], Launch]
 
 # CUDA's context, its libraries and graphs: what a process holds of a card beside the allocator's pool.
 _BESIDE_THE_POOL_GIB = 2.0
-_STOPPED = Outcome(status="interrupted", reason_code="interrupted", reason="Stopped by the user")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,15 +66,18 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
+    """`was_stopped`: somebody asked for the end, be it after the last launch."""
+
     record: Mapping[str, Any]
     path: Path
+    was_stopped: bool
 
     @property
     def exit(self) -> Exit:
         status, resume = self.record["status"], self.record["resume"]["status"]
-        if status == "interrupted":
+        if self.was_stopped:
             return Exit.INTERRUPTED
-        if self.record["reason_code"] in ("cannot_here", "disk_full"):
+        if status == "blocked" or self.record["reason_code"] in ("cannot_here", "disk_full"):
             return Exit.CANNOT_HERE
         return Exit.DONE if status == "measured" and resume != "mismatch" else Exit.NO
 
@@ -80,31 +91,38 @@ class Measured:
         return f"{name}: the resumed run differs from the straight one, first in {place}."
 
 
-def measure(plan: Plan, write: Write) -> Measured:
-    """Make the plan's launches and the record of them; `write` gets a line for people now and then."""
+def measure(plan: Plan, write: Write, worker: Sequence[str] = WORKER) -> Measured:
+    """Make the plan's launches and the record of them; `write` gets a line for people now and then.
+
+    A signal to end is heeded between two looks at a launch; the record is written all the same.
+    """
     write(f"{plan.workload.name} on {plan.chosen.profile.title}: {plan.workload.title}")
     if plan.chosen.note:
         write(plan.chosen.note)
-    _write_inputs(plan, plan.folder)
-    ran = execute(plan, write)
-    complete = _complete(plan, ran)
-    path = plan.folder / "record.json"
-    write_json(path, complete)
-    write_json(plan.folder.parent / site.LATEST, complete)
-    return Measured(record=complete, path=path)
+    with stop.heard() as asked:
+        _write_inputs(plan, plan.folder)
+        ran = execute(plan, write, asked, worker)
+        complete = _complete(plan, ran)
+        path = plan.folder / "record.json"
+        write_json(path, complete)
+        if plan.blocked is None:  # what did not run replaces nothing that did
+            write_json(plan.folder.parent / site.LATEST, complete)
+    return Measured(record=complete, path=path, was_stopped=asked.outcome() is not None)
 
 
 def prepare(request: Request, progress: Progress) -> Plan:
-    """Everything that a launch needs.
+    """Everything that a launch needs; where this machine cannot make one, a plan that says so.
 
-    Raises WrongCall, Refused or CannotHere with what stands in its way.
+    Raises WrongCall, Refused or CannotHere where not even a plan can be made: nothing is downloaded for a
+    record of what cannot run.
     """
     chosen_workload, found = workload(request.workload), gpu.detect()
-    chosen = gpu.choose(request.gpu, request.as_is, found)
-    asked = chosen.profile.stack
-    running = doctor.running_stack(found) if asked is None else stack.stack_of(asked)
-    if not request.as_is:
-        stack.require(running)
+    chosen, blocked = obstacle.device(request.gpu, request.as_is, found)
+    running = doctor.running_stack(found)
+    if blocked is None and not request.as_is:
+        blocked = obstacle.of_stack(running)
+    if blocked is not None and not _all_here(chosen_workload):
+        raise CannotHere(blocked.problems)
     seed = chosen_workload.seed if request.seed is None else request.seed
     compiled = compile_workload(chosen_workload, seed, (), progress)
     if compiled.problems:
@@ -112,6 +130,8 @@ def prepare(request: Request, progress: Progress) -> Plan:
     assert compiled.recipe is not None, f"a workload binds all it needs: {compiled.execution}"
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = request.out / "bench" / chosen_workload.name / chosen.profile.name
+    if blocked is None:
+        blocked = obstacle.of_room(compiled, chosen, chosen_workload.contract, request.out)
     return Plan(
         workload=chosen_workload,
         seed=seed,
@@ -124,7 +144,14 @@ def prepare(request: Request, progress: Progress) -> Plan:
         environment=_environment(chosen),
         interruption=_interruption(chosen_workload, seed),
         folder=folder / f"{started}-{compiled.recipe.sha256[:8]}",
+        machine=None if blocked else probe.machine(chosen, found),
+        blocked=blocked,
     )
+
+
+def _all_here(chosen: Workload) -> bool:
+    """Whether every input has been fetched."""
+    return all(entry.place(name, pin(name)).exists() for name in chosen.pins)
 
 
 def compile_workload(
@@ -158,28 +185,32 @@ def closing_lines(measured: Sequence[Measured], page: Path) -> list[str]:
     ]
 
 
-def execute(plan: Plan, write: Write) -> Ran:
-    """The plan's launches, one after the other, as long as each ends as planned."""
+def execute(plan: Plan, write: Write, asked: Stop, worker: Sequence[str] = WORKER) -> Ran:
+    """The plan's launches, one after the other, as long as each ends as planned and nobody asks for the end."""
     ran = Ran()
+    if plan.blocked is not None:
+        code, reason = plan.blocked.code, plan.blocked.reason
+        ran.outcome = Outcome(status="blocked", reason_code=code, reason=reason)
+        return ran
+    launch = partial(_launch, plan, ran, asked=asked, write=write, worker=worker)
     try:
-        with sampling.sampler(plan.chosen.card) as sample:
-            for number in range(1, plan.launches + 1):
-                folder = plan.straight if number == 1 else plan.folder / f"straight-{number}"
-                _launch(plan, ran, "straight", folder, sample, write)
-                if ran.outcome is not None:
-                    return ran
-            if plan.interruption is not None:
-                _check_resume(plan, ran, plan.interruption, sample, write)
-    except KeyboardInterrupt:
-        ran.outcome = _STOPPED
+        for number in range(1, plan.launches + 1):
+            launch("straight", plan.straight if number == 1 else plan.folder / f"straight-{number}")
+            if ran.outcome is not None:
+                return ran
+        if plan.interruption is not None:
+            _check_resume(plan, ran, plan.interruption, launch, write)
+    except OSError as error:  # of the parent's own files: the worker tells of its own
+        code = "disk_full" if error.errno == errno.ENOSPC else "file_system"
+        ran.outcome = Outcome(status="failed", reason_code=code, reason=str(error))
     return ran
 
 
 def _check_resume(
-    plan: Plan, ran: Ran, interruption: Interruption, sample: Sampler, write: Write
+    plan: Plan, ran: Ran, interruption: Interruption, launch: MakeLaunch, write: Write
 ) -> None:
     folder = plan.folder / "resumed"
-    killed = _launch(plan, ran, "interrupted", folder, sample, write)
+    killed = launch("interrupted", folder)
     if ran.outcome is not None:
         return
     step = next(
@@ -188,7 +219,7 @@ def _check_resume(
         if event["event"] == "step_finished" and event["step"] == interruption.after_step
     )
     ran.kill_delay_seconds = interruption.step_share * step["seconds"]
-    _launch(plan, ran, "resumed", folder, sample, write)
+    launch("resumed", folder)
     if ran.outcome is not None:
         return
     ran.resume = compare_runs(plan.straight, folder)
@@ -200,7 +231,14 @@ def _check_resume(
 
 
 def _launch(
-    plan: Plan, ran: Ran, role: Role, folder: Path, sample: Sampler, write: Write
+    plan: Plan,
+    ran: Ran,
+    role: Role,
+    folder: Path,
+    *,
+    asked: Stop,
+    write: Write,
+    worker: Sequence[str],
 ) -> Launch:
     """Run one process, and measure it before another one writes to the folder."""
     ordinal = len(ran.launches) + 1
@@ -214,8 +252,10 @@ def _launch(
         environment=plan.environment,
         limits=_limits(plan),
         interruption=plan.interruption if role == "interrupted" else None,
-        sample=sample,
+        sampling=_sampling(plan),
         listen=Live(write),
+        stopped=asked.outcome,
+        worker=worker,
     )
     ran.outcome = _departure(seen)
     ran.warnings += [event for event in seen.events if event["event"] == "warned"]
@@ -239,11 +279,14 @@ def _departure(seen: Launch) -> Outcome | None:
 
 def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -> dict[str, Any]:
     is_finished = any(event["event"] == "run_finished" for event in seen.events)
-    peaks = [each["peak_rss_bytes"] for each in seen.samples if "peak_rss_bytes" in each]
-    samples = [
-        {name: value for name, value in each.items() if name != "peak_rss_bytes"}
-        for each in seen.samples
-    ]
+    sampled = _sampling(plan)
+    doubts = sampling.doubts(
+        seen.samples,
+        created_monotonic=seen.created_monotonic,
+        ended_monotonic=seen.ended_monotonic,
+        has_died=seen.has_sampler_died,
+        every_seconds=sampled.every_seconds,
+    )
     failure = None
     if outcome is not None and not is_finished:
         failure = (outcome.reason_code or outcome.status, cut(outcome.reason or outcome.status))
@@ -258,10 +301,15 @@ def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -
         exit_code=seen.exit_code,
         failure=failure,
         warmup_steps=plan.workload.warmup_steps,
-        peak_bytes={"rss": int(max(peaks))} if peaks else {},
-        samples=samples,
-        telemetry_reasons=sampling.doubts(samples),
+        peak_bytes={} if seen.peak_rss_bytes is None else {"rss": seen.peak_rss_bytes},
+        samples=seen.samples,
+        telemetry_reasons=doubts,
+        every_seconds=sampled.every_seconds,
     )
+
+
+def _sampling(plan: Plan) -> Sampling:
+    return Sampling(card=None if plan.chosen.card is None else plan.chosen.card.index)
 
 
 def _complete(plan: Plan, ran: Ran) -> dict[str, Any]:

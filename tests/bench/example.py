@@ -32,6 +32,7 @@ from miniverl.engine.events import (
 NUM_STEPS = 8
 PROMPTS = 4
 SAMPLES = 4
+PROMPT_TOKENS = 10
 RESPONSE_TOKENS = 20  # of every response; the limit is 32
 TOKENS = PROMPTS * SAMPLES * RESPONSE_TOKENS
 MIB = 1 << 20
@@ -181,6 +182,7 @@ def _write_trajectories(folder: Path, steps: int) -> None:
                     "step": step,
                     "prompt_id": (step - 1) * PROMPTS + index // SAMPLES,
                     "sample": index % SAMPLES,
+                    "prompt_tokens": [1] * PROMPT_TOKENS,
                     "response_tokens": [1] * RESPONSE_TOKENS,
                     "finished": index != 0,
                 }

@@ -1,4 +1,7 @@
-"""Which device a run uses; the driver is a stub in C behind the real bindings, in a process of its own."""
+"""Which device a run uses; the driver is a stub in C behind the real bindings, in a process of its own.
+
+Without a C compiler, the stub's twin in Python stands in the place of the bindings.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from miniverl.bench import telemetry
 from miniverl.bench.gpu import Card, Found, choose, profiles
 from miniverl.bench.nvml import Status
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
@@ -157,16 +161,22 @@ print(json.dumps(answer))
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("the stub of NVIDIA's library needs a C compiler")
+        return Path(__file__).with_name("nvml_twin") / "pynvml.py"
     library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("nvml_stub.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     return library
 
 
+def _path_to(library: Path) -> dict[str, str]:
+    """The variable that leads a process to it."""
+    name = "PYTHONPATH" if library.suffix == ".py" else "LD_LIBRARY_PATH"
+    return {name: str(library.parent)}
+
+
 def _read(library: Path, **variables: str) -> dict[str, Any]:
     """What a process sees that finds the stub where it looks for the driver's library."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), **variables}
+    environment = {**os.environ, **_path_to(library), **variables}
     # The process names itself to the stub, which lists it among those that use the card.
     script = "import os; os.environ['NVML_STUB_PID'] = str(os.getpid())\n" + READ
     answer = subprocess.run(
@@ -183,6 +193,14 @@ def test_a_card_is_found_with_driver_and_memory(stub: Path) -> None:
     assert card["name"] == "NVIDIA GeForce RTX 4080"
     assert card["memory_bytes"] == 17_171_480_576
     assert card["facts"]["power_limit_watts"] == 320.0
+    assert card["facts"]["ecc_mode"] == Status.NOT_SUPPORTED
+
+
+def test_bindings_and_drivers_that_are_older_than_a_question_say_so(stub: Path) -> None:
+    (card,) = _read(stub)["found"]["cards"]
+    (twins,) = _read(Path(__file__).with_name("nvml_twin") / "pynvml.py")["found"]["cards"]
+    assert card["facts"]["max_pcie_width"] == Status.FUNCTION_NOT_FOUND
+    assert twins["facts"]["mig_mode"] == Status.BINDING_MISSING
 
 
 def test_a_cards_uuid_leaves_the_machine_only_as_a_digest(stub: Path) -> None:
@@ -193,14 +211,14 @@ def test_a_cards_uuid_leaves_the_machine_only_as_a_digest(stub: Path) -> None:
 
 def test_readings_carry_their_unit(stub: Path) -> None:
     assert _read(stub)["readings"] == {
+        **dict.fromkeys(telemetry.CARD_READINGS, Status.FUNCTION_NOT_FOUND),
         "device_bytes": 3 * GIB,
         "process_bytes": 2 * GIB,  # ours, not the other process's GiB
+        "foreign_processes": 1,
         "power_watts": 212.5,
-        "energy_joules": "not_supported",
         "sm_clock_mhz": 2505,
         "memory_clock_mhz": 11201,
         "temperature_celsius": 61,
-        "clock_event_reasons": "not_supported",
     }
 
 
@@ -218,7 +236,7 @@ def test_what_a_driver_does_not_tell_is_a_status_and_never_zero(stub: Path) -> N
 
 def test_a_process_that_the_driver_does_not_list_is_not_measured(stub: Path) -> None:
     script = READ.replace("[os.getpid()]", "[]")
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub.parent)}
+    environment = {**os.environ, **_path_to(stub)}
     answer = subprocess.run(
         [sys.executable, "-P", "-c", script], env=environment, capture_output=True, check=True
     )

@@ -44,6 +44,10 @@ def test_a_step_keeps_its_phases_metrics_and_work(straight: dict[str, Any]) -> N
         "responses": 16,
         "response_tokens": 320,
         "finished_responses": 15,
+        "longest_response": 20,
+        "prompt_tokens": 4 * 10,
+        "prompt_attended_tokens": 4 * 55,  # 1 + 2 + ... + 10
+        "response_attended_tokens": 16 * (465 - 55),  # 11 + 12 + ... + 30
     }
     assert [each["is_warmup"] for each in straight["steps"]] == [True] + [False] * 7
 

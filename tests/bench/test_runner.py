@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from miniverl.bench import runner, telemetry
+from miniverl.bench.sampling import Sampling
 from miniverl.engine.events import RunFinished
 from miniverl.engine.journal import Journal
 
@@ -45,8 +46,8 @@ def run(tmp_path: Path) -> Run:
         *,
         limits: runner.Limits = ROOMY,
         interruption: runner.Interruption | None = None,
-        sample: runner.Sampler = lambda pid: {},
         listen: runner.Listener = lambda event: None,
+        stopped: Callable[[], runner.Outcome | None] = runner.never,
     ) -> runner.Launch:
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
@@ -59,17 +60,13 @@ def run(tmp_path: Path) -> Run:
             environment=os.environ,
             limits=limits,
             interruption=interruption,
-            sample=sample,
+            sampling=Sampling(card=None, every_seconds=0.1),
             listen=listen,
+            stopped=stopped,
             worker=(sys.executable, "-I", str(script)),
         )
 
     return launched
-
-
-def resident(pid: int) -> dict[str, float]:
-    held = telemetry.rss_bytes(pid)
-    return {} if held is None else {"rss_bytes": held}
 
 
 def test_a_run_that_ends_by_itself_is_finished_and_every_event_was_heard_once(run: Run) -> None:
@@ -140,12 +137,15 @@ def test_a_worker_deaf_to_the_request_is_killed_after_the_grace(run: Run) -> Non
 
 
 def test_over_memory_the_launch_ends_and_its_samples_are_kept(run: Run) -> None:
-    limits = runner.Limits(seconds=60.0, held_bytes={"rss_bytes": 100 << 20}, disk_bytes=1 << 40)
-    body = "held = bytearray(os.urandom(1 << 20)) * 200; sleep_for_ever()"
-    seen = run(body, limits=limits, sample=resident)
+    held = {"peak_rss_bytes": 100 << 20}
+    limits = runner.Limits(seconds=60.0, held_bytes=held, disk_bytes=1 << 40)
+    body = "time.sleep(1); held = bytearray(os.urandom(1 << 20)) * 200; sleep_for_ever()"
+    seen = run(body, limits=limits)
 
     assert seen.outcome.reason_code == "memory_exceeded"
-    assert max(sample["rss_bytes"] for sample in seen.samples) > 100 << 20
+    assert seen.peak_rss_bytes is not None
+    assert seen.peak_rss_bytes > 100 << 20
+    assert min(sample["rss_bytes"] for sample in seen.samples) < 100 << 20
     assert all(
         seen.created_monotonic < sample["monotonic_seconds"] < seen.ended_monotonic
         for sample in seen.samples
@@ -231,3 +231,22 @@ def test_ctrl_c_ends_the_worker_and_is_told(run: Run) -> None:
     assert seen.outcome.status == "interrupted"
     assert seen.exit_code == -signal.SIGKILL
     assert telemetry.rss_bytes(seen.pid) is None
+
+
+def test_a_launch_that_somebody_stops_is_asked_first_and_says_for_whom(
+    run: Run, tmp_path: Path
+) -> None:
+    wanted = runner.Outcome(status="interrupted", reason_code="terminated", reason="by a test")
+    body = """
+    def leave(number, frame):
+        (folder / "asked").touch()
+        sys.exit(1)
+    signal.signal(signal.SIGTERM, leave)
+    (folder / "ready").touch()
+    sleep_for_ever()
+    """
+    ready = tmp_path / "run" / "ready"
+    seen = run(body, stopped=lambda: wanted if ready.exists() else None)
+
+    assert seen.outcome == wanted
+    assert (tmp_path / "run" / "asked").exists()
