@@ -52,7 +52,7 @@ def refuse(error: Problems, *, as_json: bool) -> Exit:
     kind = type(error)
     if as_json:
         status = failure.CODES[kind.__name__]
-        print_json({"status": status, "problems": failure.plain(error.problems)})
+        print_json_line({"status": status, "problems": failure.plain(error.problems)})
     say_problems(error.problems)
     if kind is CannotHere:
         say(_sentence(error.problems))
@@ -77,13 +77,22 @@ def say_problems(problems: Iterable[Problem]) -> None:
 def say(line: str) -> None:
     """A line for people. When nobody reads any more, the work goes on: files and the exit code tell."""
     with suppress(BrokenPipeError):
-        click.echo(line, err=True)
+        click.echo(line, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def print_json(value: Any) -> None:
     """Canonical JSON on stdout: sorted keys, no NaN, a newline at the end. A reader may leave early."""
+    _print(json.dumps(value, indent=1, sort_keys=True, allow_nan=False))
+
+
+def print_json_line(value: Any) -> None:
+    """The same on one line: an event of many, or a refusal, which may come after events."""
+    _print(json.dumps(value, sort_keys=True, allow_nan=False))
+
+
+def _print(text: str) -> None:
     try:
-        click.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False))
+        click.echo(text)
     except OSError as error:
         # Python writes what is left once more when it ends, and would end with an exit code of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json, say, say_problems
+from miniverl.bench.cli_inspect import follow, telling, told
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import Problem, WrongCall
 
@@ -133,8 +134,9 @@ def explain(field: str, profile: str | None, as_json: bool) -> Exit:
 
 
 @click.command
-@click.argument("recipe", type=FILE)
-@click.option("--out", type=FOLDER, required=True, help="The run folder.")
+@click.argument("recipe", type=FILE, required=False)
+@click.option("--out", type=FOLDER, help="The run folder.")
+@click.option("--watch", type=FOLDER, help="Follow the run that another process makes there.")
 @click.option("--bindings", type=FILE, help="Unset: bindings.json beside the recipe.")
 @click.option("--model", type=FOLDER, help="The model, in place of the bindings'.")
 @click.option("--train", type=FILE, help="The training rows, in place of the bindings'.")
@@ -153,10 +155,12 @@ def explain(field: str, profile: str | None, as_json: bool) -> Exit:
 )
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Unset: a card if there is one.")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.")
+@click.option("--json", "as_json", is_flag=True, help="Events on stdout, a line of JSON each.")
 @answers
 def run(
-    recipe: Path,
-    out: Path,
+    recipe: Path | None,
+    out: Path | None,
+    watch: Path | None,
     bindings: Path | None,
     model: Path | None,
     train: Path | None,
@@ -168,26 +172,42 @@ def run(
     allow_changed: tuple[str, ...],
     device: str | None,
     threads: int | None,
+    as_json: bool,
 ) -> Exit:
-    """Run a recipe, or go on with a run."""
-    from miniverl.bench import single_run
+    """Run a recipe, or go on with a run.
 
-    ended = single_run.run(
-        recipe,
-        out,
-        bindings=bindings,
-        given=_inputs({"model": model, "train": train, "validation": validation}, bind),
-        reward_function=reward_function,
-        trusted=trust_reward_code,
-        resume=resume,
-        allow_changed=allow_changed,
-        device=device,
-        threads=threads,
-        write=say,
+    Ctrl-C lets the step end, and saves it; a second one stops at once. Exit code 130 says so.
+    """
+    if watch is not None:
+        if recipe is not None or out is not None:
+            raise click.UsageError("--watch looks at a run: it takes no RECIPE and no --out")
+        return follow(watch, as_json=as_json)
+    if recipe is None:
+        raise click.UsageError("Missing argument 'RECIPE'.")
+    if out is None:
+        raise click.UsageError("Missing option '--out'.")
+
+    from miniverl.bench import live, single_run
+
+    given = _inputs({"model": model, "train": train, "validation": validation}, bind)
+    with live.shown(say) as shown:
+        ended = single_run.run(
+            recipe,
+            out,
+            bindings=bindings,
+            given=given,
+            reward_function=reward_function,
+            trusted=trust_reward_code,
+            resume=resume,
+            allow_changed=allow_changed,
+            device=device,
+            threads=threads,
+            listen=telling(shown, as_json=as_json),
+            write=shown.write,
+        )
+    return told(
+        ended.exit, f"{ended.sentence} The run folder is {os.path.relpath(out)}.", as_json=as_json
     )
-    if ended.exit is not Exit.DONE:
-        say(f"{ended.sentence} The run folder is {os.path.relpath(out)}.")
-    return ended.exit
 
 
 def _named(**options: str | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from miniverl.bench.runner import Outcome
+from miniverl.bench.runner import Listener, Outcome
 
 _HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WAITING = "Finishing this step, and saving it. Ctrl-C again stops now."
@@ -21,8 +21,9 @@ _WAITING = "Finishing this step, and saving it. Ctrl-C again stops now."
 class Interrupt:
     """Counts the signals, hears the journal, and asks the worker in `folder` once."""
 
-    def __init__(self, folder: Path, write: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, listen: Listener, write: Callable[[str], None]) -> None:
         self._folder = folder
+        self._listen = listen
         self._write = write
         self._count = 0
         self._has_begun = False
@@ -33,7 +34,8 @@ class Interrupt:
         self._count += 1
 
     def hear(self, event: Mapping[str, Any]) -> None:
-        """Every event of the journal."""
+        """Every event of the journal, on its way to the listener."""
+        self._listen(event)
         self._has_begun |= event["event"] == "step_started"
 
     def outcome(self) -> Outcome | None:

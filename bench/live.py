@@ -1,18 +1,33 @@
-"""What a person sees while a launch runs: one line a step, written when the step ends."""
+"""What a person sees while a launch runs: one line a step when the step ends, on a terminal a bar below them.
 
-from collections.abc import Callable, Mapping
+A terminal that is no screen (`TERM=dumb`), and a CI, which keeps a log, get the lines alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from miniverl.bench.terminal import Terminal
 from miniverl.bench.units import PHASES
 
 _SHOWN_FROM_SECONDS = 0.05
+_DRAWN_PER_SECOND = 4.0  # the run needs the processor more
 
 
 class Live:
     """Listens to one launch's journal events and writes a line for those that people wait for."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+        self.write = write
         self._num_steps = 0
         self._phases: dict[str, tuple[float, int]] = {}
 
@@ -21,9 +36,9 @@ class Live:
             case "run_started":
                 self._num_steps = event["num_steps"]
                 if event["resumed_step"] is not None:
-                    self._write(f"  resumed after step {event['resumed_step']}")
+                    self.write(f"  resumed after step {event['resumed_step']}")
             case "model_loaded":
-                self._write(
+                self.write(
                     f"  {event['role']}: {event['parameters']:,} parameters, "
                     f"{event['trainable_parameters']:,} trained, {event['seconds']:.1f} s to load"
                 )
@@ -32,12 +47,62 @@ class Live:
             case "phase_finished":
                 self._phases[event["phase"]] = (event["seconds"], event["tokens"])
             case "step_finished":
-                self._write(_step_line(event, self._num_steps, self._phases))
+                self.write(_step_line(event, self._num_steps, self._phases))
             case "validation_finished":
                 numbers = "  ".join(f"{name} {value:.4g}" for name, value in _sorted(event))
-                self._write(f"  validation at step {event['step']}: {numbers}")
+                self.write(f"  validation at step {event['step']}: {numbers}")
             case "warned":
-                self._write(f"  warning: {event['message']}")
+                self.write(f"  warning: {event['message']}")
+
+
+class _Bar(Live):
+    """The lines above, and how far it is below them."""
+
+    def __init__(self, drawn: Progress) -> None:
+        super().__init__(self._above)
+        self._drawn = drawn
+        self._task = drawn.add_task("loading", total=None)
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        super().__call__(event)
+        match event["event"]:
+            case "run_started":
+                done = event["resumed_step"] or 0
+                self._drawn.update(self._task, total=event["num_steps"], completed=done)
+            case "step_started":
+                self._describe(f"step {event['step']}")
+            case "phase_finished":
+                self._describe(
+                    f"step {event['step']}: {PHASES.get(event['phase'], event['phase'])} done"
+                )
+            case "step_finished":
+                self._drawn.update(self._task, completed=event["step"])
+
+    def _describe(self, text: str) -> None:
+        self._drawn.update(self._task, description=text)
+
+    def _above(self, line: str) -> None:
+        self._drawn.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def shown(write: Callable[[str], None]) -> Iterator[Live]:
+    """Listens while the block lasts. Lines of others go through its `write`, which knows of the bar."""
+    console = Terminal()
+    if not console.is_live:
+        yield Live(write)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, refresh_per_second=_DRAWN_PER_SECOND
+    ) as drawn:
+        yield _Bar(drawn)
 
 
 def _sorted(event: Mapping[str, Any]) -> list[tuple[str, float]]:

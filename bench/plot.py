@@ -183,12 +183,15 @@ def _axis_names(axes: Axes) -> list[str]:
 
 
 def _legend(named: Sequence[tuple[str, int]]) -> str:
-    """In one row above the plot, as wide as the names need."""
-    x, parts = float(_LEFT), []
+    """In a row above the plot, as wide as the names need, and in a second one where they need more."""
+    x, y, parts = float(_LEFT), 4.0, []
     for name, colour in named:
-        parts.append(f'<rect class="s{colour}" x="{_n(x)}" y="4" width="9" height="9"/>')
-        parts.append(_text(x + 13, 12.5, name, "start"))
-        x += 13 + 6.4 * len(name) + 12
+        width = 13 + 6.4 * len(name)
+        if x > _LEFT and x + width > WIDTH:
+            x, y = float(_LEFT), y + 14
+        parts.append(f'<rect class="s{colour}" x="{_n(x)}" y="{_n(y)}" width="9" height="9"/>')
+        parts.append(_text(x + 13, y + 8.5, name, "start"))
+        x += width + 12
     return "".join(parts)
 
 

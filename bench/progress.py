@@ -20,7 +20,7 @@ from miniverl.compiler import upstream
 def bars() -> Iterator[upstream.Progress]:
     """What fetching functions report to while the block lasts."""
     console = Terminal()
-    if not console.is_terminal:
+    if not console.is_live:
         yield _Lines(console)
         return
     columns = (

@@ -345,6 +345,6 @@ def test_ctrl_c_ends_a_run_with_130_and_its_worker_with_it(tmp_path: Path) -> No
     _, told = process.communicate()
 
     assert process.returncode == 130
-    assert "Stopped by the user." in told
+    assert "Stopped by Ctrl-C." in told
     assert "Traceback" not in told
     assert not Path(f"/proc/{worker}/exe").exists()
