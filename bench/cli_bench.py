@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +11,12 @@ from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 
+if TYPE_CHECKING:
+    from miniverl.bench.aa import SelfTest
+    from miniverl.bench.suite import Measured
+
 DEFAULT_WORKLOAD = "smollm2-grpo"
+AA_LAUNCHES = 10  # two sides that a verdict can be given for
 
 
 @click.command
@@ -18,6 +24,9 @@ DEFAULT_WORKLOAD = "smollm2-grpo"
 @click.option("--gpu", metavar="NAME", help="GPU profile; unset: the one that fits this machine.")
 @click.option("--launches", type=click.IntRange(1), help="Measured launches; 5 for a verdict.")
 @click.option("--seed", type=click.IntRange(0), help="In place of the workload's own.")
+@click.option(
+    "--aa", is_flag=True, help="Is the suite's own rate of false alarms low? 10 launches."
+)
 @click.option("--as-is", is_flag=True, help="On another card or stack all the same: unofficial.")
 @click.option("--out", type=FOLDER, default=Path("build"), help="Unset: build.")
 @click.option("--record", "record_copy", type=FILE, help="Write the record here too.")
@@ -28,6 +37,7 @@ def bench(
     gpu: str | None,
     launches: int | None,
     seed: int | None,
+    aa: bool,
     as_is: bool,
     out: Path,
     record_copy: Path | None,
@@ -47,6 +57,8 @@ def bench(
     _require_one(names, record_copy)
     for name in names:
         workload(name)  # an unknown name stops it before the first one runs
+    if aa and launches is None:
+        launches = AA_LAUNCHES
     measured = []
     for name in names:
         request = suite.Request(
@@ -63,14 +75,19 @@ def bench(
         if measured[-1].exit is Exit.INTERRUPTED:
             break
     page = suite.write_page(out)
+    tests = _self_tests(measured) if aa else []
     if as_json:
         records = [{"path": str(each.path), "record": each.record} for each in measured]
-        print_json({"page": str(page), "records": records})
+        told = {"aa": [test.to_dict() for test in tests]} if aa else {}
+        print_json({"page": str(page), "records": records, **told})
     for each in measured:
         draw(show.record_view(each.record))
     for line in suite.closing_lines(measured, page):
         say(line)
-    return max((each.exit for each in measured), key=int)
+    for test in tests:
+        say("\n".join(test.lines()))
+    exits = [each.exit for each in measured]
+    return max([*exits, *(Exit.NO for test in tests if not test.holds)], key=int)
 
 
 @click.command
@@ -122,6 +139,19 @@ def doctor(fingerprint: Path | None, probes: bool, as_json: bool) -> Exit:
     say(examination.text(report))
     has_error = any(finding["level"] == "error" for finding in report["findings"])
     return Exit.CANNOT_HERE if has_error else Exit.DONE
+
+
+def _self_tests(measured: "Sequence[Measured]") -> "list[SelfTest]":
+    """A/A of each record that was measured as planned, written beside it."""
+    from miniverl.bench import aa
+    from miniverl.compiler.whole import write_json
+
+    tests = []
+    for each in measured:
+        if each.record["status"] == "measured":
+            tests.append(aa.self_test(each.record))
+            write_json(each.path.with_name("aa.json"), tests[-1].to_dict())
+    return tests
 
 
 def _require_one(names: Sequence[str], record_copy: Path | None) -> None:

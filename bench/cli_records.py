@@ -1,17 +1,14 @@
 """The commands about records: check them, compare two, show them on a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json, say, say_problems
 from miniverl.bench.exits import Exit
-from miniverl.engine.problem import Problem, Problems, Refused, WrongCall
-
-if TYPE_CHECKING:
-    from miniverl.bench.compare import Comparison
+from miniverl.engine.problem import Problem, Refused, WrongCall
 
 
 def _margin(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -58,30 +55,45 @@ def check(records: tuple[Path, ...], gate: bool, as_json: bool) -> Exit:
 
 
 @click.command
-@click.argument("a", type=FILE, metavar="A")
-@click.argument("b", type=FILE, metavar="B")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
 @click.option("--margin", callback=_margin, help="What counts as equal times. Unset: 3%.")
 @click.option("--explain", is_flag=True, help="Say how each verdict came about.")
 @click.option("--strict", is_flag=True, help="Exit 1 for an inconclusive comparison too.")
+@click.option("--results", type=FOLDER, default=Path("results"), help="Unset: results.")
 @json_option
 @answers
 def compare(
-    a: Path, b: Path, margin: float | None, explain: bool, strict: bool, as_json: bool
+    a: str, b: str, margin: float | None, explain: bool, strict: bool, results: Path, as_json: bool
 ) -> Exit:
-    """Compare two records, B against the baseline A."""
+    """Compare B against the baseline A.
+
+    Each is a record, a folder of records, or the id of a published environment.
+    """
     from miniverl.bench import compare as comparing
-    from miniverl.bench import show
+    from miniverl.bench import show, sides, verdict
+    from miniverl.bench.explain import explanation
     from miniverl.bench.terminal import draw
 
-    time_margin = comparing.TIME_MARGIN if margin is None else margin
-    comparison = comparing.compare(*_loaded([a, b]), time_margin=time_margin)
+    time_margin = verdict.TIME_MARGIN if margin is None else margin
+    matched = sides.match(*sides.sides([a, b], results))
+    comparisons = [
+        comparing.compare_sides(*pair, time_margin=time_margin) for pair in matched.pairs
+    ]
+    worst = min(comparisons, key=lambda each: verdict.WORST_FIRST.index(each.verdict))
     if as_json:
-        print_json(comparison.to_dict())
-    draw(show.comparison_view(comparison))
-    if explain:
-        for line in _explanation(comparison):
+        rows = [each.to_dict() for each in comparisons]
+        unmatched = {"a": list(matched.only_a), "b": list(matched.only_b)}
+        print_json({"comparisons": rows, "unmatched": unmatched, "verdict": worst.verdict})
+    for comparison, pair in zip(comparisons, matched.pairs, strict=True):
+        if len(comparisons) > 1:
+            say(f"\n{comparison.workload}")
+        draw(show.comparison_view(comparison))
+        for line in explanation(comparison, *pair) if explain else ():
             say(line)
-    return comparison.exit_code(strict=strict)
+    for line in sides.unmatched(matched):
+        say(line)
+    return max((each.exit_code(strict=strict) for each in comparisons), key=int)
 
 
 @click.command
@@ -107,23 +119,6 @@ def site(records: tuple[Path, ...], out: Path) -> Exit:
         raise WrongCall([problem])
     say(f"page    {write_site(shown, out)}")
     return Exit.DONE
-
-
-def _explanation(comparison: "Comparison") -> Iterator[str]:
-    """How each verdict came about."""
-    from miniverl.bench.compare import CONFIDENCE, MIN_LAUNCHES
-
-    yield ""
-    yield f"A launch counts once; a verdict takes {MIN_LAUNCHES} launches on each side."
-    yield f"Intervals hold {CONFIDENCE:.0%} of the time (Welch, on logarithms); p-values are Holm's."
-    for metric in comparison.metrics:
-        told = f"{metric.name}: {metric.verdict}, margin {metric.margin:.1%}"
-        if metric.interval is not None:
-            low, high = metric.interval
-            told += (
-                f", B over A {metric.ratio:.4f} in {low:.4f} to {high:.4f}, p {metric.p_value:.3g}"
-            )
-        yield told
 
 
 def _examined(path: Path, gate: bool) -> tuple[str, Sequence[Problem]]:
@@ -153,19 +148,3 @@ def _gate_problems(record: dict[str, Any], path: Path) -> list[Problem]:
         reason = f"the resumed run differs in {first['file']}, {first['place']}"
         problems.append(problem("/resume/status", "mismatch", reason))
     return problems
-
-
-def _loaded(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The records, or every problem of all of them."""
-    from miniverl.bench.validate import load
-
-    loaded: list[dict[str, Any]] = []
-    refusals: list[Problems] = []
-    for path in paths:
-        try:
-            loaded.append(load(path))
-        except Refused as error:
-            refusals.append(error)
-    if refusals:
-        raise Refused(problem for error in refusals for problem in error.problems)
-    return loaded

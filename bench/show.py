@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from miniverl.bench import units
-from miniverl.bench.compare import CONFIDENCE, Comparison, Metric
+from miniverl.bench.compare import Comparison
+from miniverl.bench.verdict import CONFIDENCE, Metric
 from miniverl.bench.version1 import version1
 
 Json = Mapping[str, Any]
