@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ AA_LAUNCHES = 10  # two sides that a verdict can be given for
     "--aa", is_flag=True, help="Is the suite's own rate of false alarms low? 10 launches."
 )
 @click.option("--as-is", is_flag=True, help="On another card or stack all the same: unofficial.")
+@click.option("--against", metavar="STACK", help="Take turns with another stack, and compare.")
+@click.option("--in-turns", "waits", is_flag=True, hidden=True)  # one side of --against
 @click.option("--out", type=FOLDER, default=Path("build"), help="Unset: build.")
 @click.option("--record", "record_copy", type=FILE, help="Write the record here too.")
 @json_option
@@ -39,6 +42,8 @@ def bench(
     seed: int | None,
     aa: bool,
     as_is: bool,
+    against: str | None,
+    waits: bool,
     out: Path,
     record_copy: Path | None,
     as_json: bool,
@@ -50,6 +55,7 @@ def bench(
     from miniverl.bench import show, suite
     from miniverl.bench.progress import bars
     from miniverl.bench.terminal import draw
+    from miniverl.bench.turns import in_turns
     from miniverl.bench.workload import workload
     from miniverl.compiler.whole import write_json
 
@@ -59,6 +65,12 @@ def bench(
         workload(name)  # an unknown name stops it before the first one runs
     if aa and launches is None:
         launches = AA_LAUNCHES
+    if against is not None:
+        options = {"--gpu": gpu, "--launches": launches, "--seed": seed}
+        stated = [f"{name}={value}" for name, value in options.items() if value is not None]
+        stated += ["--as-is"] * as_is
+        return _against(against, names, stated, out, as_json)
+    turn = in_turns if waits else nullcontext
     measured = []
     for name in names:
         request = suite.Request(
@@ -66,7 +78,7 @@ def bench(
         )
         with bars() as progress:
             plan = suite.prepare(request, progress)
-        measured.append(suite.measure(plan, say))
+        measured.append(suite.measure(plan, say, turn=turn))
         if record_copy is not None:
             write_json(record_copy, measured[-1].record)
         if plan.blocked is not None:
@@ -152,6 +164,35 @@ def _self_tests(measured: "Sequence[Measured]") -> "list[SelfTest]":
             tests.append(aa.self_test(each.record))
             write_json(each.path.with_name("aa.json"), tests[-1].to_dict())
     return tests
+
+
+def _against(
+    stack: str, names: Sequence[str], options: Sequence[str], out: Path, as_json: bool
+) -> Exit:
+    """Measure on this stack and on another one in turns, and compare."""
+    from miniverl.bench import against, gpu, show
+    from miniverl.bench.doctor import running_stack
+    from miniverl.bench.terminal import draw
+
+    if len(names) > 1:
+        reason, fix = f"two stacks compare on one workload, and these are {len(names)}", "Name one"
+        value = " ".join(names)
+        raise WrongCall(
+            [Problem(field="WORKLOAD", value=value, origin="command line", reason=reason, fix=fix)]
+        )
+    folder = out / "against" / names[0]
+    own = running_stack(gpu.detect()).name
+    both = against.sides(own, stack, names[0], options, folder)
+    compared = against.measure(both, folder, say)
+    if compared.comparison is not None:
+        if as_json:
+            print_json(compared.comparison.to_dict())
+        draw(show.comparison_view(compared.comparison))
+        say(f"comparison  {compared.path}")
+        say(f"page        {compared.page}")
+    for each in both:
+        say(f"record {each.letter}    {each.record}")
+    return compared.exit
 
 
 def _require_one(names: Sequence[str], record_copy: Path | None) -> None:

@@ -7,6 +7,7 @@ record too, which says so, and so does a workload that this machine cannot run.
 import errno
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -47,6 +48,7 @@ from miniverl.engine.problem import CannotHere, Refused
 
 Write = Callable[[str], None]
 MakeLaunch = Callable[[Role, Path], Launch]
+Turn = Callable[[Stop], AbstractContextManager[object]]
 
 # CUDA's context, its libraries and graphs: what a process holds of a card beside the allocator's pool.
 _BESIDE_THE_POOL_GIB = 2.0
@@ -91,17 +93,19 @@ class Measured:
         return f"{name}: the resumed run differs from the straight one, first in {place}."
 
 
-def measure(plan: Plan, write: Write, worker: Sequence[str] = WORKER) -> Measured:
+def measure(
+    plan: Plan, write: Write, worker: Sequence[str] = WORKER, turn: Turn = nullcontext
+) -> Measured:
     """Make the plan's launches and the record of them; `write` gets a line for people now and then.
 
-    A signal to end is heeded between two looks at a launch; the record is written all the same.
+    Each launch, and the resume check, is made within a `turn`. A signal to end is heeded between two looks at a launch; the record is written all the same.
     """
     write(f"{plan.workload.name} on {plan.chosen.profile.title}: {plan.workload.title}")
     if plan.chosen.note:
         write(plan.chosen.note)
     with stop.heard() as asked:
         _write_inputs(plan, plan.folder)
-        ran = execute(plan, write, asked, worker)
+        ran = execute(plan, write, asked, worker, turn)
         complete = _complete(plan, ran)
         path = plan.folder / "record.json"
         write_json(path, complete)
@@ -185,7 +189,13 @@ def closing_lines(measured: Sequence[Measured], page: Path) -> list[str]:
     ]
 
 
-def execute(plan: Plan, write: Write, asked: Stop, worker: Sequence[str] = WORKER) -> Ran:
+def execute(
+    plan: Plan,
+    write: Write,
+    asked: Stop,
+    worker: Sequence[str] = WORKER,
+    turn: Turn = nullcontext,
+) -> Ran:
     """The plan's launches, one after the other, as long as each ends as planned and nobody asks for the end."""
     ran = Ran()
     if plan.blocked is not None:
@@ -195,11 +205,14 @@ def execute(plan: Plan, write: Write, asked: Stop, worker: Sequence[str] = WORKE
     launch = partial(_launch, plan, ran, asked=asked, write=write, worker=worker)
     try:
         for number in range(1, plan.launches + 1):
-            launch("straight", plan.straight if number == 1 else plan.folder / f"straight-{number}")
+            folder = plan.straight if number == 1 else plan.folder / f"straight-{number}"
+            with turn(asked):
+                launch("straight", folder)
             if ran.outcome is not None:
                 return ran
         if plan.interruption is not None:
-            _check_resume(plan, ran, plan.interruption, launch, write)
+            with turn(asked):
+                _check_resume(plan, ran, plan.interruption, launch, write)
     except OSError as error:  # of the parent's own files: the worker tells of its own
         code = "disk_full" if error.errno == errno.ENOSPC else "file_system"
         ran.outcome = Outcome(status="failed", reason_code=code, reason=str(error))
