@@ -1,4 +1,4 @@
-"""Fills .venv from the hash locks: `python3 containers/install.py [run|compile|test|data]`.
+"""Fills .venv from the hash locks: `python3 containers/install.py [run|compile|test|data|stack]`.
 
 MINIVERL_STACK names the stack, where it is not to be found out; MINIVERL_VENV another folder than
 .venv, for a second stack beside the first.
@@ -41,6 +41,7 @@ INSTALLED = VENV / f"installed-{PYTHON}"
 CUDA = "cu130"  # where the CPU build of torch is not to be had: of the same release
 STACKS = tuple(sorted(path.parent.name for path in (ROOT / "containers").glob("*/stack.toml")))
 PARTS = {
+    "stack": ["stack"],
     "run": ["stack"],
     "compile": ["compile"],
     "test": ["stack", "test"],
@@ -112,6 +113,8 @@ def main() -> None:
             say(sentence(lock, facts_of(lock), sum(map(len, entries))))
     for lock, (wheels, sources) in plan.items():
         install_lock(pip, lock, wheels, sources)
+    if target == "stack":  # an image gets the code in a layer of its own
+        return
     install_project(pip)
     say(f"Ready: {VENV.name}/bin/miniverl")
 
@@ -138,12 +141,12 @@ def sentence(lock: str, facts: Facts, missing: int) -> str:
         "data": "what generating prompts needs on top; a C compiler is needed",
     }
     what |= {stack: _title(stack) for stack in STACKS}
-    what[CUDA] += "; for the CPU build let pip see PyTorch's CPU index"
+    hint = "; for the CPU build let pip see PyTorch's CPU index" if lock == CUDA else ""
     megabytes = f"{facts.download_bytes / 1e6:.0f} MB where nothing is cached"
     size = f"{missing} packages, {megabytes}"
     if missing < facts.packages:
         size = f"{missing} of its {facts.packages} packages, which together are {megabytes}"
-    return f"Installing {lock} into {VENV.name} ({what[lock]}): {size}."
+    return f"Installing {lock} into {VENV.name} ({what[lock]}{hint}): {size}."
 
 
 def reason(complaint: str, code: int) -> str:
