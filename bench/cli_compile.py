@@ -139,6 +139,9 @@ def explain(field: str, profile: str | None, as_json: bool) -> Exit:
 @click.option("--watch", type=FOLDER, help="Follow the run that another process makes there.")
 @click.option("--bindings", type=FILE, help="Unset: bindings.json beside the recipe.")
 @click.option("--model", type=FOLDER, help="The model, in place of the bindings'.")
+@click.option(
+    "--adapter", type=FOLDER, help="The adapter to start from, in place of the bindings'."
+)
 @click.option("--train", type=FILE, help="The training rows, in place of the bindings'.")
 @click.option("--validation", type=FILE, help="The validation rows, in place of the bindings'.")
 @click.option(
@@ -163,6 +166,7 @@ def run(
     watch: Path | None,
     bindings: Path | None,
     model: Path | None,
+    adapter: Path | None,
     train: Path | None,
     validation: Path | None,
     bind: tuple[str, ...],
@@ -189,7 +193,9 @@ def run(
 
     from miniverl.bench import live, single_run
 
-    given = _inputs({"model": model, "train": train, "validation": validation}, bind)
+    given = _inputs(
+        {"model": model, "adapter": adapter, "train": train, "validation": validation}, bind
+    )
     with live.shown(say) as shown:
         ended = single_run.run(
             recipe,

@@ -1,6 +1,7 @@
 """One run of a recipe outside the suite: the same worker in a process of its own, without a contract."""
 
 import fcntl
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from miniverl.engine.recipe import Recipe
 from miniverl.engine.strict import strict_json
 
 _WITHOUT_LIMITS = Limits(seconds=math.inf, held_bytes={}, disk_bytes=1 << 62)
-_OPTIONS = ("model", "train", "validation")  # inputs with an option of their own
+_OPTIONS = ("model", "adapter", "train", "validation")  # inputs with an option of their own
 _NEW = "Choose another folder"
 _EXITS = {
     "wrong_call": Exit.WRONG_CALL,
@@ -70,6 +71,7 @@ def run(
     _require_free(out)
     chosen = gpu.choose(device, False, gpu.detect())
     _write_inputs(recipe, paths, out)
+    _keep_report(recipe, recipe_path.with_name("report.json"), out)
     profile = chosen.profile
     used_threads = profile.threads if threads is None else threads
     arguments = ["--device", profile.device, "--threads", str(used_threads)]
@@ -238,6 +240,13 @@ def _require_same(recipe: Recipe, out: Path) -> None:
 def _write_inputs(recipe: Recipe, paths: Mapping[str, str], out: Path) -> None:
     write_text(out / "recipe.json", recipes.dumps(recipe))
     write_json(out / "bindings.json", paths)
+
+
+def _keep_report(recipe: Recipe, beside: Path, out: Path) -> None:
+    """The import report beside the recipe, where it tells of this one: it holds the launch that a handoff needs."""
+    sha256 = hashlib.sha256(recipes.dumps(recipe).encode()).hexdigest()
+    if beside.is_file() and sha256 in (text := _text(beside, "report", "Move it away")):
+        write_text(out / "report.json", text)
 
 
 def _problem(field: str, value: object, reason: str, fix: str) -> Problem:

@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from miniverl.bench.cli import main
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -46,3 +48,43 @@ def _module(name: str, path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def finished_run(tiny_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two steps with an adapter, made by the commands that a user gives."""
+    place = tmp_path_factory.mktemp("finished")
+    bound = {"model": tiny_inputs / "model", "train": tiny_inputs / "train.parquet"}
+    bindings = [f"{name}={path}" for name, path in bound.items()]
+    bindings += ["validation=none", "reward=last_number", "compute_dtype=float32"]
+    compiled = [
+        "compile",
+        "launch:grpo",
+        "data.train_batch_size=2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.actor.optim.lr=0.05",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.load_format=safetensors",
+        "actor_rollout_ref.model.lora_rank=2",
+        "actor_rollout_ref.model.lora.merge=True",
+        "data.max_prompt_length=16",
+        "data.max_response_length=4",
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=-1",
+        "trainer.experiment_name='it\\'s $HOME; `id` \"x\" (1)'",
+        *(text for each in bindings for text in ("--bind", each)),
+        *("-o", str(place / "recipe.json"), "--report", str(place / "report.json")),
+    ]
+    assert main(compiled) == 0
+    run = ["run", str(place / "recipe.json"), "--out", str(place / "run"), "--threads", "1"]
+    run += ["--device", "cpu", "--model", str(bound["model"]), "--train", str(bound["train"])]
+    assert main(run) == 0
+    return place / "run"
+
+
+@pytest.fixture(scope="session")
+def bundle(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, handed over."""
+    out = tmp_path_factory.mktemp("handed") / "bundle"
+    assert main(["handoff", str(finished_run), "--out", str(out)]) == 0
+    return out
