@@ -138,6 +138,7 @@ def _digest_problems(root: Path, recipe: Recipe, manifest: Mapping[str, Any]) ->
         if found != expected:
             reason = f"its weights have the digest {found}, and {expected} was written"
             told.append(_problem(place, None, reason, "Have the bundle written again"))
+    told += _adapter_problems(root, recipe)
     if (
         recipe.policy.lora is not None
         and manifest["weights"]["model"] != recipe.policy.weights_sha256
@@ -145,6 +146,21 @@ def _digest_problems(root: Path, recipe: Recipe, manifest: Mapping[str, Any]) ->
         reason = "its weights are not those that the adapter was trained on"
         told.append(_problem("model", None, reason, "Have the bundle written again"))
     return told
+
+
+def _adapter_problems(root: Path, recipe: Recipe) -> list[Problem]:
+    """Upstream takes rank and scale from the adapter's own file, whatever the launch says."""
+    if recipe.policy.lora is None:
+        return []
+    path = f"{handoff.ADAPTER}/adapter_config.json"
+    config = handoff.read_json(root / path)
+    wanted = {"r": recipe.policy.lora.rank, "lora_alpha": recipe.policy.lora.alpha}
+    reasons = [
+        f"its {name} is {config[name]!r}, and {value:g} was trained"
+        for name, value in wanted.items()
+        if config[name] != value
+    ]
+    return [_problem(path, None, reason, "Have the bundle written again") for reason in reasons]
 
 
 def _upstream_problems(asked: Mapping[str, Any]) -> list[Problem]:
