@@ -72,6 +72,8 @@ def leave(folder: Path, outcome: Outcome, write: Callable[[str], None]) -> None:
         write_text(folder / NAME, page(folder, outcome))
     except Problems as error:
         write(f"  no {NAME}: {error.problems[0].reason}")
+    except OSError as error:  # of a log
+        write(f"  no {NAME}: {error}")
 
 
 def page(folder: Path, outcome: Outcome) -> str:

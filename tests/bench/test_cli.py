@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -320,6 +321,11 @@ def test_a_recipe_runs_to_its_adapter_and_another_cannot_go_on_in_its_folder(
     assert main(["run", str(tmp_path / "1.json"), *inputs, "--threads", "1"]) == 0
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").exists()
     assert "step 1/1" in capsys.readouterr().err
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert ">finished</span>" in page
+    for heading in ("Reward", "Time by phase", "Divergence", "Lengths", "Entropy", "Responses"):
+        assert f">{heading}</h" in page
+    assert not re.search(r"(?:src|href)=|https?:|@import|url\(", page)
 
     assert main(["run", str(tmp_path / "2.json"), *inputs, "--resume"]) == 2
     assert "has the recipe" in capsys.readouterr().err

@@ -66,6 +66,9 @@ def test_what_the_engine_found_is_told_in_full_with_its_exit_code(
     said = capsys.readouterr().err
     assert said.count("  where  bindings") == 3
     assert said.count("  fix    Give the folder of a whole Hugging Face causal language model") == 3
+    page = (place / "out" / "report.html").read_text("utf-8")
+    assert ">failed</span>" in page
+    assert "Give the folder of a whole Hugging Face causal language model" in page
 
 
 def test_a_folder_with_a_run_of_another_recipe_is_left_as_it_is(
