@@ -16,8 +16,8 @@ from miniverl.bench.cli_compile import compile_, explain, run
 from miniverl.bench.cli_corpus import corpus
 from miniverl.bench.cli_handoff import handoff
 from miniverl.bench.cli_inspect import inspect
-from miniverl.bench.cli_publish import migrate, publish
-from miniverl.bench.cli_records import check, compare, site
+from miniverl.bench.cli_publish import migrate, publish, site
+from miniverl.bench.cli_records import check, compare
 from miniverl.bench.cli_upstream import drift
 from miniverl.bench.exits import Exit
 from miniverl.engine.problem import Problem, WrongCall

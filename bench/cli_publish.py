@@ -98,3 +98,29 @@ def publish(
         told = "published" if each.is_new else "stands there already"
         say(f"{each.path}: {told}, {each.entry.review}, environment {each.entry.environment}")
     return Exit.DONE
+
+
+@click.command
+@click.argument("records", nargs=-1, type=FILE, metavar="[RECORD]...")
+@click.option("--results", type=FOLDER, default=RESULTS, help="Unset: results.")
+@click.option("--out", type=FOLDER, default=Path("build/site"), help="Unset: build/site.")
+@answers
+def site(records: tuple[Path, ...], results: Path, out: Path) -> Exit:
+    """Write a folder of pages that need no network.
+
+    Without records: of all in results/, and of the last ones below build/bench.
+    """
+    from miniverl.bench.site import latest_records, published_records, reviews, write_site
+
+    shown = records or (*published_records(results), *latest_records(Path("build")))
+    if not shown:
+        problem = Problem(
+            field="records",
+            value=None,
+            origin="command line",
+            reason=f"none is named, and there is none in {results} or below build/bench",
+            fix="Run miniverl bench, or name records",
+        )
+        raise WrongCall([problem])
+    say(f"page    {write_site(shown, out, reviews(results))}")
+    return Exit.DONE

@@ -1,4 +1,4 @@
-"""The commands about records: check them, compare two, show them on a page."""
+"""The commands that read records: check them, compare them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 
 from miniverl.bench.answer import FILE, FOLDER, answers, json_option, print_json, say, say_problems
 from miniverl.bench.exits import Exit
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.problem import Problem, Refused
 
 
 def _margin(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -94,31 +94,6 @@ def compare(
     for line in sides.unmatched(matched):
         say(line)
     return max((each.exit_code(strict=strict) for each in comparisons), key=int)
-
-
-@click.command
-@click.argument("records", nargs=-1, type=FILE, metavar="[RECORD]...")
-@click.option("--out", type=FOLDER, default=Path("build/site"), help="Unset: build/site.")
-@answers
-def site(records: tuple[Path, ...], out: Path) -> Exit:
-    """Write an offline page of records.
-
-    Without any: of the last ones below build/bench.
-    """
-    from miniverl.bench.site import latest_records, write_site
-
-    shown = records or latest_records(Path("build"))
-    if not shown:
-        problem = Problem(
-            field="records",
-            value=None,
-            origin="command line",
-            reason="none is named, and there is none below build/bench",
-            fix="Run miniverl bench, or name records",
-        )
-        raise WrongCall([problem])
-    say(f"page    {write_site(shown, out)}")
-    return Exit.DONE
 
 
 def _examined(path: Path, gate: bool) -> tuple[str, Sequence[Problem]]:

@@ -56,16 +56,33 @@ th, td { text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid var
   vertical-align: top; }
 th { font-weight: 600; color: var(--soft); font-size: 13px; white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; } tr:last-child td { border-bottom: 0; }
-.n:last-child { padding-right: 0; } .chip, .word { white-space: nowrap; } td a { overflow-wrap: anywhere; }
+.n:last-child { padding-right: 0; } .chip, .word { white-space: nowrap; } td a { overflow-wrap: break-word; } p { overflow-wrap: anywhere; }
+.narrow { max-width: 680px; } .narrow .band { pointer-events: none; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--link); }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
 code { overflow-wrap: anywhere; }
 td.hash { font: 12.5px ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--link);
+  outline-offset: 2px; border-radius: 3px; }
+.skip { position: absolute; left: -999px; } .skip:focus { left: 12px; top: 8px; background: var(--card); }
+nav { font-size: 14px; margin-bottom: 14px; } nav a { margin-right: 14px; }
+caption { text-align: left; color: var(--soft); font-size: 13px; padding-bottom: 6px; }
+pre { background: var(--page); border: 1px solid var(--rule); border-radius: 6px; padding: 10px 12px;
+  overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; margin: 0 0 18px; }
+section h3 { margin-top: 22px; } .plots h3, figure h3 { margin-top: 0; }
+.band { fill: var(--grid); } .whisker { stroke-width: 2; } .hollow { fill: none; stroke: var(--soft); }
+.v-good { fill: var(--good); stroke: var(--good); } .v-bad { fill: var(--bad); stroke: var(--bad); }
+.v-doubt { fill: var(--doubt); stroke: var(--doubt); } .v-same { fill: var(--s0); stroke: var(--s0); }
 details { border-top: 1px solid var(--rule); padding: 10px 0; }
 summary { cursor: pointer; font-weight: 600; font-size: 14px; } details > .scroll { margin-top: 8px; }
 ul { margin: 0 0 18px; padding-left: 20px; }
-@media print { section { break-inside: avoid; border: 0; padding: 0; } details { display: none; } }
+@media (max-width: 600px) { main, header, footer { padding: 0 12px; } header { padding-top: 20px; }
+  section { padding: 16px 14px; margin: 14px 0; } h1 { font-size: 22px; } .figures dd { font-size: 18px; }
+  .figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } footer { padding: 16px 12px; } }
+@media print { :root { --page: #fff; --card: #fff; --ink: #000; --soft: #444; --rule: #bbb; --grid: #ddd; }
+  section { border: 0; padding: 0; } figure, tr { break-inside: avoid; } h3 { break-after: avoid; }
+  details, nav, .skip { display: none; } .scroll { overflow: visible; } a { color: inherit; } }
 """
 
 # Makes the headers of sortable tables buttons; without it the tables stay as they are written.
@@ -90,7 +107,7 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
 """
 
 
-def document(title: str, header: str, main: str, footer: str) -> str:
+def document(title: str, header: str, main: str, footer: str, nav: str = "") -> str:
     """The whole page. Its policy lets nothing in but this style and this script."""
     policy = (
         f"default-src 'none'; style-src '{_digest(STYLE)}'; script-src '{_digest(SCRIPT)}'; "
@@ -101,7 +118,8 @@ def document(title: str, header: str, main: str, footer: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f"<header>{header}</header>\n<main>{main}</main>\n<footer>{footer}</footer>\n"
+        f'<a class="skip" href="#main">To the content</a>\n<header>{nav}{header}</header>\n'
+        f'<main id="main">{main}</main>\n<footer>{footer}</footer>\n'
         f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
 
@@ -113,11 +131,16 @@ def table(
     numeric: frozenset[int] = frozenset(),
     sortable: bool = False,
     hashes: frozenset[int] = frozenset(),
+    caption: str = "",
 ) -> str:
-    """A table of cells; a cell is its text, or (HTML, the value it sorts by)."""
+    """A table of cells; a cell is its text, or (HTML, the value it sorts by).
+
+    It scrolls sideways where it does not fit, by keyboard too.
+    """
     styles = {**dict.fromkeys(numeric, "n"), **dict.fromkeys(hashes, "hash")}
     head = "".join(
-        f"<th{_class(styles.get(index) if index in numeric else None)}>{escape(column)}</th>"
+        f'<th scope="col"{_class(styles.get(index) if index in numeric else None)}>'
+        f"{escape(column)}</th>"
         for index, column in enumerate(columns)
     )
     body = "".join(
@@ -125,8 +148,11 @@ def table(
         for row in rows
     )
     kind = ' class="sortable"' if sortable else ""
+    told = f"<caption>{escape(caption)}</caption>" if caption else ""
+    label = escape(caption or ", ".join(columns[:3]), quote=True)
     return (
-        f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+        f"<table{kind}>{told}<thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -137,6 +163,19 @@ def figure(heading: str, svg: str, caption: str) -> str:
         f"<figure><h3>{escape(heading)}</h3>{svg}"
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def commands(text: str) -> str:
+    """Lines for a shell."""
+    return f'<pre tabindex="0"><code>{escape(text)}</code></pre>'
+
+
+def links(named: Sequence[tuple[str, str]]) -> str:
+    """The way to other pages: (text, relative address)."""
+    items = "".join(
+        f'<a href="{escape(address, quote=True)}">{escape(text)}</a>' for text, address in named
+    )
+    return f'<nav aria-label="Pages">{items}</nav>'
 
 
 def details(summary: str, content: str) -> str:

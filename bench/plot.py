@@ -12,6 +12,7 @@ from html import escape
 WIDTH, HEIGHT = 520, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 40, 34
 _LABEL_WIDTH, _ROW_HEIGHT = 150, 28
+_NAME_WIDTH = 168  # of a metric, in a forest plot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +123,77 @@ def _rows(
             _text(left + width + 6, y + 15, f"{value:.3g} s", "start value"),
         ]
     return _svg(axes, height, body)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ratio:
+    """One row of a forest plot. `interval` None: only described. `tone`: good, bad, doubt or same."""
+
+    name: str
+    ratio: float
+    interval: tuple[float, float] | None
+    margin: float
+    tone: str
+    told: str
+
+
+def forest(axes: Axes, rows: Sequence[Ratio]) -> str:
+    """Ratios on a logarithmic axis around 1, with their intervals, each over the band of its margin."""
+    ends = [1 + row.margin for row in rows] + [1 / (1 + row.margin) for row in rows]
+    ends += [each for row in rows for each in (row.ratio, *(row.interval or ()))]
+    reach = 1.15 * max(abs(math.log(each)) for each in ends)
+    scale = _Scale(-reach, reach, _NAME_WIDTH, WIDTH - 74)
+    bottom = 8 + _ROW_HEIGHT * len(rows)
+    bands, marks = [], []
+    for index, row in enumerate(rows):
+        y = 8 + (index + 0.5) * _ROW_HEIGHT
+        left, right = scale(-math.log1p(row.margin)), scale(math.log1p(row.margin))
+        bands.append(_bar("band", left, y - 11, right - left, 22, f"margin {row.margin:.0%}"))
+        marks.append(_text(_NAME_WIDTH - 10, y + 4, row.name, "end"))
+        marks += _estimate(row, scale, y)
+        marks.append(_text(WIDTH - 68, y + 4, _percent(row.ratio), "start value"))
+    grid = []
+    for change in _round_changes(reach):
+        x = scale(math.log1p(change))
+        grid.append(_rule("grid" if change else "axis", x, 4, bottom))
+        grid.append(_text(x, bottom + 15, _percent(1 + change), "mid"))
+    name = _text((_NAME_WIDTH + WIDTH - 74) / 2, bottom + 33, axes.x, "mid")
+    return _svg(axes, bottom + 38, [*bands, *grid, *marks, name])
+
+
+def _estimate(row: Ratio, scale: "_Scale", y: float) -> Iterator[str]:
+    x = scale(math.log(row.ratio))
+    style = f"v-{row.tone}"
+    if row.interval is None:
+        yield (
+            f'<circle class="hollow" cx="{_n(x)}" cy="{_n(y)}" r="4">'
+            f"<title>{escape(row.told)}</title></circle>"
+        )
+        return
+    low, high = (scale(math.log(each)) for each in row.interval)
+    yield (
+        f'<line class="whisker {style}" x1="{_n(low)}" x2="{_n(high)}" y1="{_n(y)}" y2="{_n(y)}"/>'
+    )
+    yield _bar(style, x - 4, y - 4, 8, 8, row.told)
+
+
+def _round_changes(reach: float) -> list[float]:
+    """Changes such as -10 %, 0 and +10 % that the axis holds."""
+    widest = math.expm1(reach)
+    step = next(
+        each for each in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 1e9) if 3 * each > widest
+    )
+    steps = [index * step for index in range(-3, 4)]
+    return [each for each in steps if each > -1 and abs(math.log1p(each)) <= reach]
+
+
+def _percent(ratio: float) -> str:
+    change = 100 * (ratio - 1)
+    return "0 %" if abs(change) < 0.05 else f"{change:+.3g} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _rule(style: str, x: float, top: float, bottom: float) -> str:
+    return f'<line class="{style}" x1="{_n(x)}" x2="{_n(x)}" y1="{_n(top)}" y2="{_n(bottom)}"/>'
 
 
 def nice_ticks(low: float, high: float, *, least: float = 0.0) -> list[float]:

@@ -110,6 +110,12 @@ def name(record: Json) -> str:
     return f"{record['workload']['name']} v{record['workload']['version']}"
 
 
+def metric_title(metric: str) -> str:
+    """A metric's name in words."""
+    is_phase = metric.startswith("steady_state_median_seconds.")
+    return f"steady {units.title(metric)}" if is_phase else units.title(metric)
+
+
 def _facts(record: Json) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
@@ -170,7 +176,7 @@ def _metrics(metrics: Iterable[Metric]) -> Table:
         if metric.verdict == "inconclusive" and metric.launches_needed:
             verdict.append(f" (about {metric.launches_needed} launches would tell)", style="dim")
         table.add_row(
-            _metric_title(metric.name),
+            metric_title(metric.name),
             units.by_name(metric.name, metric.a),
             units.by_name(metric.name, metric.b),
             units.ratio(metric.ratio),
@@ -179,11 +185,6 @@ def _metrics(metrics: Iterable[Metric]) -> Table:
             verdict,
         )
     return table
-
-
-def _metric_title(metric: str) -> str:
-    is_phase = metric.startswith("steady_state_median_seconds.")
-    return f"steady {units.title(metric)}" if is_phase else units.title(metric)
 
 
 def _verdict(comparison: Comparison) -> Text:

@@ -1,20 +1,29 @@
-"""The offline page: records side by side in one table, then each with its plots, tables and its own JSON.
+"""A folder of pages that needs no network: leaderboards, a page for each record, a page for each comparison.
 
-One HTML file of our own making: no script is needed to read it, nothing is loaded, and equal records give
-equal bytes.
+Files of our own making: no script is needed to read them, nothing is loaded, and equal records give equal bytes.
+A single record is its own index.
 """
 
-import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import show, units
-from miniverl.bench.comparability import sha256_of
+from miniverl.bench import comparison_page, record_page, show, units
+from miniverl.bench.comparability import comparability
+from miniverl.bench.compare import Comparison, compare_sides
 from miniverl.bench.launch_values import is_number
-from miniverl.bench.page import details, document, figure, table
-from miniverl.bench.record_plots import plots
+from miniverl.bench.page import document, links, table
+from miniverl.bench.record_page import peak, word
+from miniverl.bench.results import (
+    digest_of,
+    environment_id,
+    gpu_of,
+    num_launches,
+    read_index,
+    workload_of,
+)
 from miniverl.bench.validate import load
 from miniverl.bench.version1 import version1
 from miniverl.compiler.whole import json_text, write_text
@@ -22,20 +31,18 @@ from miniverl.compiler.whole import json_text, write_text
 Json = Mapping[str, Any]
 
 LATEST = "latest.json"  # beside a workload's record folders: a copy of the last one
+_FOOTER = "These pages load nothing, and work without scripts."
+_HOME = "../index.html"
 
-_COLOURS = {
-    "measured": "good",
-    "exact_match": "good",
-    "proven": "good",
-    "mismatch": "bad",
-    "failed": "bad",
-    "contract_exceeded": "bad",
-    "blocked": "doubt",
-    "interrupted": "doubt",
-    "modified": "doubt",
-    "unofficial": "doubt",
-    "not_checked": "soft",
-}
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """Two environments that measured the same work, the earlier one as the baseline."""
+
+    name: str
+    a: Sequence[Json]
+    b: Sequence[Json]
+    comparison: Comparison
 
 
 def latest_records(out: Path) -> list[Path]:
@@ -43,238 +50,195 @@ def latest_records(out: Path) -> list[Path]:
     return sorted((out / "bench").glob(f"*/*/{LATEST}"))
 
 
-def write_site(records: Sequence[Path], out: Path) -> Path:
-    """Write `out`/index.html with every record, the newest first; returns its path.
+def published_records(results: Path) -> list[Path]:
+    """Every record that the index of a folder of results lists."""
+    return [results / path for path in sorted(read_index(results))]
 
-    Raises Refused or WrongCall for a record that is not valid.
+
+def reviews(results: Path) -> dict[str, str]:
+    """The review state of each published record, by its digest."""
+    return {entry.record_sha256: entry.review for entry in read_index(results).values()}
+
+
+def write_site(
+    records: Sequence[Path], out: Path, reviewed: Mapping[str, str] | None = None
+) -> Path:
+    """Write the pages of the records below `out`; returns the path of its index.html.
+
+    `reviewed`: digest -> review state. Raises Refused or WrongCall for a record that is not valid.
     """
-    loaded = [load(path) for path in records]
-    loaded.sort(key=lambda record: (record["measured_at"], _digest(record)), reverse=True)
-    path = out / "index.html"
-    write_text(path, page(loaded))
-    return path
+    loaded = {digest_of(record): record for record in map(load, records)}
+    ordered = sorted(loaded.values(), key=lambda r: (r["measured_at"], digest_of(r)), reverse=True)
+    states, compared = reviewed or {}, comparisons(ordered)
+    for path, text in pages(ordered, compared, states).items():
+        write_text(out / path, text)
+    return out / "index.html"
 
 
-def page(records: Sequence[Json]) -> str:
-    """The page as text, records in the order given."""
-    heading = "Measurement records" if len(records) != 1 else "Measurement record"
+def pages(
+    records: Sequence[Json], compared: Sequence[Compared], states: Mapping[str, str]
+) -> dict[str, str]:
+    """Every file of the site, by its path; records in the order given."""
+    written = {"index.html": _index(records, compared, states)}
+    for record in records:
+        name, state = page_name(record), states.get(digest_of(record))
+        written[f"records/{name}.json"] = json_text(record)
+        shown = record_page.section(record, "r1", address=f"{name}.json", review=state)
+        title = f"{show.name(record)} on {_device(record)}"
+        nav = links([("All records", _HOME), *_ways(record, compared)])
+        written[f"records/{name}.html"] = _page(title, shown, nav)
+    for each in compared:
+        shown = comparison_page.section(each.comparison, each.a, each.b, "c1")
+        named = [(f"record of {side}", f"../records/{page_name(group[0])}.html")
+                 for side, group in (("A", each.a), ("B", each.b))]  # fmt: skip
+        nav = links([("All records", _HOME), *named])
+        written[f"compare/{each.name}.html"] = _page(
+            f"{each.comparison.workload}: {each.comparison.verdict.replace('_', ' ')}", shown, nav
+        )
+    return written
+
+
+def comparisons(records: Sequence[Json]) -> list[Compared]:
+    """Of measured records of the same work, the first environment against each later one."""
+    groups: dict[str, dict[str, list[Json]]] = {}
+    for record in sorted(records, key=lambda each: each["measured_at"]):
+        if record["status"] == "measured":
+            key = comparability(record)["key_sha256"]
+            groups.setdefault(key, {}).setdefault(environment_id(record), []).append(record)
+    return [
+        Compared(
+            name=f"{workload_of(sides[first][0])}-{first}-{other}",
+            a=sides[first],
+            b=sides[other],
+            comparison=compare_sides(sides[first], sides[other]),
+        )
+        for sides in groups.values()
+        for first, *others in [list(sides)]
+        for other in others
+    ]
+
+
+def page_name(record: Json) -> str:
+    return f"{gpu_of(record)}-{workload_of(record)}-{digest_of(record)[:8]}"
+
+
+def _index(records: Sequence[Json], compared: Sequence[Compared], states: Mapping[str, str]) -> str:
+    if len(records) == 1:
+        [record] = records
+        address, state = f"records/{page_name(record)}.json", states.get(digest_of(record))
+        shown = record_page.section(record, "r1", address=address, review=state)
+        return _page("Measurement record", shown, "")
+    workloads = dict.fromkeys(workload_of(record) for record in records)
+    boards = [
+        _board(name, [each for each in records if workload_of(each) == name], states)
+        for name in sorted(workloads)
+    ]
+    return _page("Measurement records", "".join(boards) + _compared(compared), "")
+
+
+def _page(title: str, main: str, nav: str) -> str:
     header = (
-        f"<h1>{heading}</h1>"
+        f"<h1>{escape(title)}</h1>"
         '<p class="soft">Reinforcement learning of a language model on one device, measured by miniVERL.'
-        " Every number below is in the record's own JSON, and <code>miniverl check</code> recomputes it.</p>"
+        " Every number below is in a record, and <code>miniverl check</code> recomputes it.</p>"
     )
-    keys = [f"r{index + 1}" for index in range(len(records))]
-    overview = _overview(records, keys) if len(records) != 1 else ""
-    sections = [_section(record, key) for record, key in zip(records, keys, strict=True)]
-    footer = "This page is one file. It loads nothing, and works without scripts."
-    return document(f"{heading} - miniVERL", header, overview + "".join(sections), footer)
+    return document(f"{title} - miniVERL", header, main, _FOOTER, nav)
 
 
-def _overview(records: Sequence[Json], keys: Sequence[str]) -> str:
+def _board(name: str, records: Sequence[Json], states: Mapping[str, str]) -> str:
+    """The records of one workload, the most rollout tokens a second first; what was not measured stands last."""
     columns = (
-        "workload", "device", "status", "resume", "steady step", "rollout", "first update",
-        "peak memory", "measured at",
+        "", "device", "rollout", "steady step", "first update", "peak memory", "launches", "driver",
+        "CUDA", "torch", "status", "resume", "class", "review", "environment", "measured at",
     )  # fmt: skip
-    rows = [_overview_row(record, key) for record, key in zip(records, keys, strict=True)]
-    listing = table(columns, rows, numeric=frozenset({4, 5, 6, 7, 8}), sortable=True)
-    return f"<section>{listing}</section>"
+    ranked = sorted(records, key=lambda record: (-_rank(record), record["measured_at"]))
+    rows = [_row(record, place, states) for place, record in enumerate(ranked, start=1)]
+    numeric = frozenset({0, 2, 3, 4, 5, 6})
+    title = next((r["workload"].get("title") for r in records if "workload" in r), None)
+    return (
+        f'<section id="{escape(name, quote=True)}"><h2>{escape(name)}</h2>'
+        f"{f'<p>{escape(title)}</p>' if title else ''}"
+        f"{table(columns, rows, numeric=numeric, sortable=True, caption=_count(rows))}</section>"
+    )
 
 
-def _overview_row(record: Json, key: str) -> list[tuple[str, object] | str]:
+def _count(rows: Sequence[object]) -> str:
+    return "1 record" if len(rows) == 1 else f"{len(rows)} records"
+
+
+def _rank(record: Json) -> float:
+    rate = record["measurements"]["steady_state_median_throughput"].get("rollout_tokens_per_second")
+    return float(rate) if record["status"] == "measured" and is_number(rate) else 0.0
+
+
+def _row(record: Json, place: int, states: Mapping[str, str]) -> list[tuple[str, object] | str]:
     measured, hardware = record["measurements"], record["hardware"]
-    device = hardware["gpu"] or hardware["cpu_model"]
     step = measured["steady_state_median_seconds"].get("step")
     rate = measured["steady_state_median_throughput"].get("rollout_tokens_per_second")
-    first = measured["time_to_first_update_seconds"]
-    peak = _peak(record)[1]
-    status, resume = record["status"], record["resume"]["status"]
+    first, memory = measured["time_to_first_update_seconds"], peak(record)[1]
+    original = version1(record)
+    torch = record["environment"]["packages"].get("torch") if original is None else (
+        original["hardware"]["torch"]
+    )  # fmt: skip
+    told_class = record.get("class", "version 1")
     return [
-        (f'<a href="#{key}">{escape(show.name(record))}</a>', show.name(record)),
-        (escape(device), device),
-        (_word(status), status),
-        (_word(resume), resume),
-        (escape(units.seconds(step)), _sort_value(step)),
+        (str(place) if _rank(record) else "\N{EN DASH}", place),
+        (_link(record), _device(record)),
         (escape(units.per_second(rate)), _sort_value(rate)),
+        (escape(units.seconds(step)), _sort_value(step)),
         (escape(units.seconds(first)), _sort_value(first)),
-        (escape(units.gib(peak)), _sort_value(peak)),
+        (escape(units.gib(memory)), _sort_value(memory)),
+        (str(num_launches(record)), num_launches(record)),
+        hardware["driver"] or "-",
+        hardware["cuda_runtime"] or "-",
+        torch or "-",
+        (word(record["status"]), record["status"]),
+        (word(record["resume"]["status"]), record["resume"]["status"]),
+        (word(told_class), told_class),
+        states.get(digest_of(record), "-").replace("_", " "),
+        (f"<code>{environment_id(record)}</code>", environment_id(record)),
         (record["measured_at"].partition("T")[0], record["measured_at"]),
     ]
 
 
-def _section(record: Json, key: str) -> str:
-    title = "" if version1(record) is not None else record["workload"]["title"]
-    chips = [record["status"], f"resume {record['resume']['status']}"]
-    if record.get("class", "reference") != "reference":
-        chips.append(record["class"])
-    drawn = "".join(figure(*each) for each in plots(record, key))
-    return (
-        f'<section id="{key}"><div class="head"><h2>{escape(show.name(record))}</h2>'
-        f"{''.join(map(_chip, chips))}</div>"
-        f"{f'<p>{escape(title)}</p>' if title else ''}"
-        f'<p class="soft">{escape(show.place(record))} · {escape(record["measured_at"])}</p>'
-        f"{_reasons(record)}{_figures(record)}"
-        f'<div class="plots">{drawn}</div>{_findings(record)}{"".join(_tables(record))}'
-        f'<p class="soft">{_download(record)}</p></section>'
-    )
-
-
-def _reasons(record: Json) -> str:
-    """Why it was not measured, and where a resumed run differs."""
-    reasons = [record["reason"]] if record.get("reason") else []
-    first = record["resume"].get("first_difference")
-    if first:
-        reasons.append(f"The resumed run differs first in {units.difference(first)}")
-    return "".join(f'<p class="bad">{escape(reason)}</p>' for reason in reasons)
-
-
-def _figures(record: Json) -> str:
-    """The numbers that people look for first."""
-    measured = record["measurements"]
-    step = measured["steady_state_median_seconds"].get("step")
-    rate = measured["steady_state_median_throughput"].get("rollout_tokens_per_second")
-    shown = [
-        ("steady step", units.seconds(step)) if is_number(step) else None,
-        ("rollout tokens", units.per_second(rate)) if is_number(rate) else None,
-        ("to the first update", units.seconds(measured["time_to_first_update_seconds"])),
-        (_peak(record)[0], units.gib(_peak(record)[1])),
-        ("checkpoint", units.size(measured["checkpoint_bytes"])),
-    ]
-    reward = measured.get("training_metrics", {}).get("reward_mean")
-    if reward and is_number(reward["change"]):
-        thirds = (reward["first_third_mean"], reward["last_third_mean"])
-        shown.append(
-            (
-                "reward over the run",
-                " \N{RIGHTWARDS ARROW} ".join(f"{each:.2f}" for each in thirds),
-            )
-        )
-    cells = "".join(
-        f"<div><dt>{escape(each[0])}</dt><dd>{escape(each[1])}</dd></div>" for each in shown if each
-    )
-    return f'<dl class="figures">{cells}</dl>'
-
-
-def _findings(record: Json) -> str:
-    items = "".join(
-        f'<li><span class="{_tone(each["severity"])}">{each["severity"]}</span> '
-        f"{escape(each['message'])}</li>"
-        for each in record.get("findings", [])
-    )
-    return f"<h3>Findings</h3><ul>{items}</ul>" if items else ""
-
-
-def _tone(severity: str) -> str:
-    return {"error": "bad", "warning": "doubt"}.get(severity, "soft")
-
-
-def _tables(record: Json) -> Iterator[str]:
-    yield details("All numbers", table(("number", "value"), show.summary_rows(record)))
-    original = version1(record)
-    if original is not None:
-        stack = [(name, str(value)) for name, value in sorted(original["hardware"].items())]
-        yield details("Machine and software", table(("what", "value"), stack))
-        return
-    yield details("Launches", _launches(record))
-    yield details("Recipe", table(("field", "value"), _recipe_rows(record["recipe"])))
-    environment = record["environment"]
-    fields = {
-        **{name: value for name, value in record["hardware"].items() if name != "details"},
-        **{name: environment[name] for name in ("os", "kernel", "python", "stack")},
-        "stack_matches_lock": environment["stack_matches_lock"],
-    }
-    machine = [
-        *((name.replace("_", " "), _words(fields[name])) for name in sorted(fields)),
-        *sorted(environment["packages"].items()),
-        *sorted(environment["env"].items()),
-    ]
-    yield details("Machine and software", table(("what", "value"), machine))
-    pins = [
+def _compared(compared: Sequence[Compared]) -> str:
+    if not compared:
+        return ""
+    rows = [
         (
-            each["pin"],
-            each["kind"],
-            units.size(each["bytes"]),
-            each["licence"] or "-",
-            each["sha256"],
-        )
-        for each in record["inputs"]
-    ]
-    columns = ("input", "kind", "size", "licence", "sha256")
-    yield details("Inputs", table(columns, pins, hashes=frozenset({4})))
-
-
-def _launches(record: Json) -> str:
-    columns = ("launch", "role", "wall time", "models loaded", "first update", "steady step",
-        "rollout", "peak resident", "exit")  # fmt: skip
-    rows = []
-    for launch, values in zip(record["launches"], record["measurements"]["launches"], strict=True):
-        step = values["steady_state_median_seconds"].get("step")
-        rate = values["steady_state_median_throughput"].get("rollout_tokens_per_second")
-        rows.append(
             (
-                str(launch["ordinal"]),
-                launch["role"],
-                units.seconds(values["seconds"]),
-                units.seconds(values["cold_startup_seconds"]),
-                units.seconds(values["time_to_first_update_seconds"]),
-                units.seconds(step),
-                units.per_second(rate),
-                units.gib(values["peak_rss_gib"]),
-                str(launch["exit_code"]),
-            )
+                f'<a href="compare/{each.name}.html">{escape(each.comparison.workload)}</a>',
+                each.comparison.workload,
+            ),
+            (word(each.comparison.verdict), each.comparison.verdict),
+            f"{_device(each.a[0])}, {each.name.rsplit('-', 2)[1]}",
+            each.name.rsplit("-", 1)[1],
+            ", ".join(d.field for d in each.comparison.treatment_differences) or "-",
         )
-    return table(columns, rows, numeric=frozenset(range(2, 9)))
+        for each in compared
+    ]
+    columns = ("comparison", "verdict", "A", "B", "what differs")
+    return f'<section id="comparisons"><h2>Comparisons</h2>{table(columns, rows)}</section>'
 
 
-def _recipe_rows(recipe: Json) -> list[tuple[str, str]]:
-    names = (
-        "estimator", "policy_loss", "learning_rate", "optimizer_updates", "logical_batch",
-        "samples_per_prompt", "prompt_limit", "response_limit", "prompts_available",
-        "prompts_consumed", "recipe_sha256",
-    )  # fmt: skip
-    return [(name.replace("_", " "), _words(recipe[name])) for name in names]
+def _ways(record: Json, compared: Sequence[Compared]) -> list[tuple[str, str]]:
+    """To the comparisons that the record is part of."""
+    digest = digest_of(record)
+    return [
+        (f"compared: {each.comparison.verdict.replace('_', ' ')}", f"../compare/{each.name}.html")
+        for each in compared
+        if digest in {digest_of(one) for one in (*each.a, *each.b)}
+    ]
 
 
-def _words(value: Any) -> str:
-    """A value of any kind in a cell."""
-    if isinstance(value, Mapping) and "status" not in value:
-        return ", ".join(f"{name} {_words(each)}" for name, each in sorted(value.items()))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return units.metric(value) if isinstance(value, float) else units.absent(value)
+def _link(record: Json) -> str:
+    return f'<a href="records/{page_name(record)}.html">{escape(_device(record))}</a>'
 
 
-def _peak(record: Json) -> tuple[str, Any]:
-    """The memory that the contract is about: reserved on a GPU, resident on a CPU."""
-    measured = record["measurements"]
-    if is_number(measured["peak_reserved_gib"]):
-        return "peak reserved memory", measured["peak_reserved_gib"]
-    return "peak resident memory", measured.get("peak_rss_gib")
-
-
-def _download(record: Json) -> str:
-    text = json_text(record)
-    data = base64.b64encode(text.encode()).decode()
-    name = f"record-{_digest(record)[:12]}.json"
-    size = units.size(len(text.encode()))
-    return (
-        f'<a download="{name}" href="data:application/json;base64,{data}">Download the record</a>'
-        f" (JSON, {size}) · sha256 <code>{_digest(record)}</code>"
-    )
-
-
-def _digest(record: Json) -> str:
-    """A version 1 record carries none, so it is computed."""
-    sha256: str = record.get("record_sha256") or sha256_of(record)
-    return sha256
-
-
-def _word(status: str) -> str:
-    return f'<span class="word {_COLOURS.get(status, "soft")}">{escape(status.replace("_", " "))}</span>'
-
-
-def _chip(text: str) -> str:
-    colour = _COLOURS.get(text.removeprefix("resume "), "soft")
-    return f'<span class="chip {colour}">{escape(text.replace("_", " "))}</span>'
+def _device(record: Json) -> str:
+    hardware = record["hardware"]
+    device: str = hardware["gpu"] or hardware["cpu_model"]
+    return device
 
 
 def _sort_value(value: Any) -> str:

@@ -1,8 +1,9 @@
-"""The page and the tables: nothing from outside, the same bytes again, every number with its unit."""
+"""The pages and the tables: nothing from outside, the same bytes again, every number with its unit."""
 
-import base64
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,16 @@ import pytest
 from rich.console import Console
 
 from miniverl.bench import page, record, units
-from miniverl.bench.plot import Axes, Series, lines, nice_ticks, stacked_bars, waterfall
+from miniverl.bench.plot import (
+    Axes,
+    Ratio,
+    Series,
+    forest,
+    lines,
+    nice_ticks,
+    stacked_bars,
+    waterfall,
+)
 from miniverl.bench.show import record_view
 from miniverl.bench.site import write_site
 from miniverl.compiler.whole import write_json
@@ -37,8 +47,27 @@ def paths(example: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> list
 
 
 @pytest.fixture(scope="module")
-def html(paths: list[Path], tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_site(paths, tmp_path_factory.mktemp("site")).read_text("utf-8")
+def folder(
+    paths: list[Path], example: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The site of four records, and of one on another kernel that compares with the first."""
+    made = tmp_path_factory.mktemp("other")
+    other = record.load_strict(paths[0])
+    changed = {"measured_at": "2026-09-02T12:00:00Z"}
+    changed["environment"] = {**other["environment"], "kernel": "6.2.0"}
+    write_json(made / "other.json", record.complete({**other, **changed}))
+    site = tmp_path_factory.mktemp("site")
+    reviewed = {other["record_sha256"]: "maintainer_measured"}
+    return write_site([*paths, made / "other.json"], site, reviewed).parent
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> dict[str, str]:
+    """Every page by its path."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_text("utf-8")
+        for path in sorted(folder.rglob("*.html"))
+    }
 
 
 class Checker(HTMLParser):
@@ -64,36 +93,55 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_names_no_address_outside_itself(html: str) -> None:
-    assert "//" not in html.replace("</", "").split("<script>")[0]
-    checker = Checker()
-    checker.feed(html)
-    links = [value for _, name, value in checker.attributes if name in ("href", "src")]
-    assert links
-    assert all(value.startswith(("#r", "data:application/json;base64,")) for value in links)
-    assert "xmlns" not in html
+def test_no_page_names_an_address_outside_the_folder(html: dict[str, str], folder: Path) -> None:
+    assert len(html) == 1 + 5 + 1
+    for name, text in html.items():
+        assert "//" not in text.replace("</", "").split("<script>")[0]
+        assert "xmlns" not in text
+        checker = Checker()
+        checker.feed(text)
+        links = [
+            value for _, attribute, value in checker.attributes if attribute in ("href", "src")
+        ]
+        assert len(links) > 1
+        for link in links:
+            if link.startswith("#"):
+                assert f'id="{link[1:]}"' in text
+            else:
+                assert (folder / name).parent.joinpath(link).resolve().is_relative_to(folder)
+                assert (folder / name).parent.joinpath(link).is_file()
 
 
-def test_the_policy_lets_in_only_this_style_and_this_script(html: str) -> None:
-    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert "unsafe" not in policy
-    checker = Checker()
-    checker.feed(html)
-    assert not [name for _, name, _ in checker.attributes if name == "style" or name[:2] == "on"]
+def test_the_policy_lets_in_only_this_style_and_this_script(html: dict[str, str]) -> None:
+    for text in html.values():
+        [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "unsafe" not in policy
+        checker = Checker()
+        checker.feed(text)
+        names = [name for _, name, _ in checker.attributes]
+        assert not [name for name in names if name == "style" or name[:2] == "on"]
 
 
-def test_every_element_is_closed_and_every_id_is_unique(html: str) -> None:
-    checker = Checker()
-    checker.feed(html)
-    assert checker.open == []
-    ids = [value for _, name, value in checker.attributes if name == "id"]
-    assert len(ids) == len(set(ids))
+def test_every_element_is_closed_and_every_id_is_unique(html: dict[str, str]) -> None:
+    for text in html.values():
+        checker = Checker()
+        checker.feed(text)
+        assert checker.open == []
+        ids = [value for _, name, value in checker.attributes if name == "id"]
+        assert len(ids) == len(set(ids))
 
 
-def test_every_plot_has_a_title_and_a_sentence(html: str) -> None:
-    plots = re.findall(r"<svg.*?</svg>", html)
-    assert len(plots) == 4 + 4 + 2
+def test_a_keyboard_reaches_the_content_and_every_wide_table(html: dict[str, str]) -> None:
+    for text in html.values():
+        assert '<a class="skip" href="#main">' in text
+        assert text.count('<div class="scroll" tabindex="0" role="region"') == text.count("<table")
+        assert text.count("<th>") == 0  # every heading says what it is the heading of
+
+
+def test_every_plot_has_a_title_and_a_sentence(html: dict[str, str]) -> None:
+    plots = [each for text in html.values() for each in re.findall(r"<svg.*?</svg>", text)]
+    assert len(plots) == 4 + 4 + 4 + 2 + 1
     for plot in plots:
         root = ElementTree.fromstring(plot)
         assert root.get("role") == "img"
@@ -105,18 +153,101 @@ def test_every_plot_has_a_title_and_a_sentence(html: str) -> None:
 
 
 def test_equal_records_give_equal_bytes_in_any_order(paths: list[Path], tmp_path: Path) -> None:
-    first = write_site(paths, tmp_path / "one").read_bytes()
-    assert write_site(list(reversed(paths)), tmp_path / "two").read_bytes() == first
+    def content(folder: Path) -> dict[Path, bytes]:
+        return {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+
+    write_site(paths, tmp_path / "one")
+    write_site([*reversed(paths), paths[0]], tmp_path / "two")
+    assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
-def test_the_record_can_be_downloaded_from_the_page(html: str, paths: list[Path]) -> None:
-    found = [
-        json.loads(base64.b64decode(each))
-        for each in re.findall(r"data:application/json;base64,([A-Za-z0-9+/=]*)", html)
-    ]
-    assert len(found) == len(paths)
+def test_the_records_stand_beside_their_pages(folder: Path, paths: list[Path]) -> None:
+    found = [json.loads(path.read_text("utf-8")) for path in folder.glob("records/*.json")]
+    assert len(found) == len(paths) + 1
     for path in paths:
         assert json.loads(path.read_text("utf-8")) in found
+
+
+def test_the_index_ranks_each_workload_and_leads_to_records_and_comparisons(
+    html: dict[str, str],
+) -> None:
+    index = html["index.html"]
+    assert re.findall(r'<section id="([^"]*)">', index) == [
+        "single_gpu_verl_pg_k1_systems_workload",
+        "smollm2-grpo",
+        "comparisons",
+    ]
+    assert "maintainer measured" in index
+    for name in html:
+        assert name == "index.html" or f'href="{name}"' in index
+
+
+def test_a_page_of_a_record_says_how_to_repeat_it_and_what_holds(
+    html: dict[str, str], paths: list[Path]
+) -> None:
+    digest = record.load_strict(paths[0])["record_sha256"][:8]
+    [page_of_it] = [text for name, text in html.items() if digest in name]
+    assert "git checkout " + "4" * 40 in page_of_it
+    assert "miniverl bench smollm2-grpo --gpu cpu --launches 1 --seed 1" in page_of_it
+    for heading in ("Repeat it", "Resume", "Determinism", "Findings"):
+        assert f"<h3>{heading}</h3>" in page_of_it
+    for folded in ("Raw samples", "Files of both runs", "Machine and software", "Inputs"):
+        assert f"<summary>{folded}</summary>" in page_of_it
+    assert "Launch 3, resumed" in page_of_it
+
+
+def test_a_page_of_a_comparison_shows_what_differs_before_the_ratios(html: dict[str, str]) -> None:
+    [text] = [text for name, text in html.items() if name.startswith("compare/")]
+    assert text.index("What differs") < text.index("<svg")
+    assert "<td>kernel</td><td>6.1.0-20-amd64</td><td>6.2.0</td>" in text
+    assert "descriptive" in text
+
+
+def test_a_single_record_is_its_own_index(paths: list[Path], tmp_path: Path) -> None:
+    text = write_site([paths[0]], tmp_path).read_text("utf-8")
+    assert "Where a step's time goes" in text.replace("&#x27;", "'")
+    assert (tmp_path / "records").is_dir()
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: pages are not drawn")
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [("index.html", 390), ("records/cpu-", 390), ("compare/", 390), ("compare/", 1280)],
+)
+def test_a_browser_draws_a_page_without_a_complaint_and_within_its_width(
+    html: dict[str, str], tmp_path: Path, kind: str, width: int
+) -> None:
+    """Inside a frame of that width, since a window of a browser has a least one."""
+    page_of_it = next(text for name, text in html.items() if name.startswith(kind))
+    probe = (
+        "<script>var f = document.querySelector('iframe'); f.onload = function () {"
+        "var d = f.contentDocument.documentElement;"
+        "document.title = d.scrollWidth + ' ' + f.clientWidth; };</script>"
+    )
+    # The page's own policy stays; the frame gets it as text, so that it may be looked at.
+    source = page_of_it.replace("&", "&amp;").replace('"', "&quot;")
+    (tmp_path / "frame.html").write_text(
+        f'<iframe width="{width}" height="800" style="border:0" srcdoc="{source}"></iframe>{probe}',
+        "utf-8",
+    )
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
+         (tmp_path / "frame.html").as_uri()],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert "CONSOLE" not in done.stderr
+    found = re.search(r"<title>(\d+) (\d+)</title>", done.stdout)
+    assert found, done.stdout[:400]
+    assert int(found[1]) <= int(found[2]) == width
 
 
 def test_text_from_a_record_is_escaped(example: ModuleType, tmp_path: Path) -> None:
@@ -125,7 +256,7 @@ def test_text_from_a_record_is_escaped(example: ModuleType, tmp_path: Path) -> N
     made["hardware"]["cpu_model"] = 'A "quoted" <b>CPU</b>'
     resealed = record.complete({**made, "comparability": {}})
     write_json(tmp_path / "record.json", resealed)
-    text = write_site([tmp_path / "record.json"], tmp_path).read_text("utf-8")
+    text = write_site([tmp_path / "record.json"], tmp_path / "site").read_text("utf-8")
     assert "alert(1)</script>" not in text
     assert "<b>CPU" not in text
     assert "&lt;script&gt;" in text
@@ -144,9 +275,9 @@ def test_a_page_without_records_is_a_page(tmp_path: Path) -> None:
     assert "Measurement records" in write_site([], tmp_path).read_text("utf-8")
 
 
-def test_numbers_on_the_page_have_units(html: str) -> None:
+def test_numbers_on_the_pages_have_units(html: dict[str, str]) -> None:
     for number in ("12.2 s", "80 /s", "1.50 GiB", "58 MB", "13.47 /s", "27.6 MB"):
-        assert f">{number}<" in html
+        assert f">{number}<" in "".join(html.values())
 
 
 def test_the_script_is_small() -> None:
@@ -171,6 +302,23 @@ def test_a_waterfall_has_no_gaps() -> None:
     one, two = ElementTree.fromstring(svg).iter("rect")
     end = float(str(one.get("x"))) + float(str(one.get("width")))
     assert end == pytest.approx(float(str(two.get("x"))), abs=0.02)
+
+
+def test_a_forest_plot_places_ratios_by_their_logarithm_and_draws_intervals() -> None:
+    def row(ratio: float, interval: tuple[float, float] | None) -> Ratio:
+        return Ratio(
+            name="step", ratio=ratio, interval=interval, margin=0.03, tone="bad", told="told"
+        )
+
+    svg = forest(AXES, [row(2.0, (1.5, 3.0)), row(0.5, (1 / 3, 2 / 3)), row(1.0, None)])
+    root = ElementTree.fromstring(svg)
+    marks = [each for each in root.iter("rect") if each.get("class") == "v-bad"]
+    one, other = (float(str(mark.get("x"))) + 4 for mark in marks)
+    [hollow] = root.iter("circle")
+    assert one + other == pytest.approx(2 * float(str(hollow.get("cx"))), abs=0.05)
+    assert svg.count('class="whisker v-bad"') == 2
+    assert "+100 %" in svg
+    assert "\N{MINUS SIGN}50 %" in svg
 
 
 def test_a_single_point_is_drawn() -> None:
