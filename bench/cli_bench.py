@@ -110,7 +110,7 @@ def bench(
 def fetch(names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
     """Fetch and verify pinned inputs.
 
-    Without a name: upstream's config tree and what the workloads take.
+    Without a name: upstream's config tree and what the workloads take, but for what comes from the Hub or is large.
     """
     from miniverl.bench import fetch as fetching
     from miniverl.bench.entry import input_of
@@ -153,19 +153,6 @@ def doctor(fingerprint: Path | None, probes: bool, as_json: bool) -> Exit:
     return Exit.CANNOT_HERE if has_error else Exit.DONE
 
 
-def _self_tests(measured: "Sequence[Measured]") -> "list[SelfTest]":
-    """A/A of each record that was measured as planned, written beside it."""
-    from miniverl.bench import aa
-    from miniverl.compiler.whole import write_json
-
-    tests = []
-    for each in measured:
-        if each.record["status"] == "measured":
-            tests.append(aa.self_test(each.record))
-            write_json(each.path.with_name("aa.json"), tests[-1].to_dict())
-    return tests
-
-
 def _against(
     stack: str, names: Sequence[str], options: Sequence[str], out: Path, as_json: bool
 ) -> Exit:
@@ -195,6 +182,19 @@ def _against(
     return compared.exit
 
 
+def _self_tests(measured: "Sequence[Measured]") -> "list[SelfTest]":
+    """A/A of each record that was measured as planned, written beside it."""
+    from miniverl.bench import aa
+    from miniverl.compiler.whole import write_json
+
+    tests = []
+    for each in measured:
+        if each.record["status"] == "measured":
+            tests.append(aa.self_test(each.record))
+            write_json(each.path.with_name("aa.json"), tests[-1].to_dict())
+    return tests
+
+
 def _require_one(names: Sequence[str], record_copy: Path | None) -> None:
     if record_copy is None or len(names) == 1:
         return
@@ -209,9 +209,9 @@ def _require_one(names: Sequence[str], record_copy: Path | None) -> None:
 
 
 def _default_pins() -> Iterable[str]:
-    from miniverl.bench.pin import UpstreamPin, pins
+    from miniverl.bench.pin import UpstreamPin, is_light, pins
     from miniverl.bench.workload import names, workload
 
     upstream = [name for name, pin in pins().items() if isinstance(pin, UpstreamPin)]
-    taken = [name for each in names() for name in workload(each).pins]
+    taken = [name for each in names() for name in workload(each).pins if is_light(name)]
     return dict.fromkeys([*upstream, *taken])

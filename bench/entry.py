@@ -12,6 +12,7 @@ from miniverl.bench.pin import (
     GgufPin,
     HubPin,
     Pin,
+    ShapePin,
     UpstreamPin,
     pin,
 )
@@ -25,16 +26,16 @@ def place(name: str, chosen: Pin) -> Path:
             return upstream.cache_dir() / "upstream" / name
         case HubPin():
             return upstream.cache_dir() / "models" / f"{name}-{chosen.revision[:12]}"
-        case GgufPin() | DerivedPin():
+        case GgufPin() | DerivedPin() | ShapePin():
             return upstream.cache_dir() / "models" / f"{name}-{content_sha256(chosen)[:12]}"
         case GeneratedPin():
             return upstream.cache_dir() / "data" / f"{name}-{content_sha256(chosen)[:12]}"
 
 
-def content_sha256(chosen: GgufPin | DerivedPin | GeneratedPin) -> str:
+def content_sha256(chosen: GgufPin | DerivedPin | ShapePin | GeneratedPin) -> str:
     """One digest over all that a pin says of its content."""
     match chosen:
-        case GgufPin() | DerivedPin():
+        case GgufPin() | DerivedPin() | ShapePin():
             return sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
         case GeneratedPin():
             return sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
@@ -50,7 +51,7 @@ def input_of(name: str) -> dict[str, Any]:
             release = upstream.PINS[chosen.version]
             stated |= {"kind": "upstream", "sha256": release.tree_sha256}
             return stated | {"bytes": release.wheel.bytes, "rows": NOT_SUPPORTED}
-        case GgufPin() | DerivedPin():
+        case GgufPin() | DerivedPin() | ShapePin():
             stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": NOT_SUPPORTED}
         case GeneratedPin():
             rows = sum(split.rows for split in chosen.splits.values())
@@ -73,6 +74,8 @@ def source_of(chosen: Pin) -> str:
         case DerivedPin():
             head = "" if chosen.head_seed is None else f", head of seed {chosen.head_seed}"
             return f"{chosen.base}, {chosen.layers} layers{head}"
+        case ShapePin():
+            return f"weights of seed {chosen.seed}, tokenizer of {chosen.tokenizer}"
         case HubPin():
             return f"{chosen.repository}@{chosen.revision}"
         case GeneratedPin():

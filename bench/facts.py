@@ -1,9 +1,8 @@
 """What a record states and does not derive: how the workload was to be run, where, and what came of it."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -13,14 +12,13 @@ from miniverl.bench import entry, environment, measure, telemetry
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.gpu import Chosen, Found
 from miniverl.bench.launch_values import is_number, mean, sampled
-from miniverl.bench.pin import DerivedPin, GeneratedPin, GgufPin, HubPin, pin
+from miniverl.bench.pin import GeneratedPin, HubPin, ModelPin, ShapePin, pin
 from miniverl.bench.resume import ResumeCheck
 from miniverl.bench.runner import Interruption, Outcome
 from miniverl.bench.stack import Stack
 from miniverl.bench.workload import Workload
 from miniverl.compiler.lower import Compiled
 from miniverl.engine import recipe as recipes
-from miniverl.engine.footprint import model_shape
 from miniverl.engine.problem import Problem
 from miniverl.engine.recipe import Recipe
 
@@ -48,7 +46,7 @@ class Blocked:
 class Plan:
     """A workload made ready for this machine. `interruption` None: resume is not checked.
 
-    `machine` is what bench/probe.py measured; None: no roofline is drawn.
+    `roofline` is what the shares are counted from; None: none is drawn.
     """
 
     workload: Workload
@@ -62,7 +60,7 @@ class Plan:
     environment: Mapping[str, str]
     interruption: Interruption | None
     folder: Path
-    machine: Mapping[str, Any] | None = None
+    roofline: Mapping[str, Any] | None = None
     blocked: Blocked | None = None
 
     @property
@@ -120,7 +118,7 @@ def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
         "hardware": environment.hardware(profile.device, plan.chosen.card, plan.found),
         "environment": environment.environment(plan.stack, profile.threads, plan.environment),
         "launches": ran.launches,
-        **_roofline(plan),
+        **({} if plan.roofline is None else {"roofline": dict(plan.roofline)}),
         "resource_contract": _contract(plan),
         "resume": _resume(plan, ran),
         "determinism": {
@@ -160,12 +158,13 @@ def _workload(plan: Plan) -> dict[str, Any]:
 
 def _model(name: str) -> dict[str, Any]:
     chosen = pin(name)
-    assert isinstance(chosen, GgufPin | HubPin | DerivedPin), f"{name} is no model"
+    assert isinstance(chosen, ModelPin), f"{name} is no model"
     return {
         "pin": name,
         "source": entry.source_of(chosen),
         "revision": chosen.revision if isinstance(chosen, HubPin) else None,
         "licence": chosen.licence,
+        "weights": "synthetic" if isinstance(chosen, ShapePin) else "trained",
         "quantization": None,
     }
 
@@ -175,20 +174,6 @@ def _rows(reference: str) -> int:
     chosen = pin(name)
     assert isinstance(chosen, GeneratedPin), f"{name} is no data"
     return chosen.splits[split].rows
-
-
-def _roofline(plan: Plan) -> dict[str, Any]:
-    """What the shares are counted from: the machine's limits, and the sizes of the models."""
-    if plan.machine is None or plan.blocked is not None:
-        return {}
-    roles = {"policy": "model", "teacher": "teacher"}
-    paths = {role: plan.compiled.paths.get(bound) for role, bound in roles.items()}
-    shapes = {
-        role: asdict(model_shape(json.loads((path / "config.json").read_text("utf-8")), str(path)))
-        for role, path in paths.items()
-        if path is not None
-    }
-    return {"roofline": {"machine": dict(plan.machine), "shapes": shapes}}
 
 
 def _contract(plan: Plan) -> dict[str, Any]:

@@ -23,6 +23,7 @@ CODES: Mapping[str, str] = {
     "OutOfMemoryError": "out_of_memory",  # torch's
     "MemoryError": "out_of_memory",
 }
+_CPU_OUT_OF_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # a RuntimeError of torch's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +36,8 @@ class Failure:
 
     @property
     def code(self) -> str:
+        if self.traceback is not None and _CPU_OUT_OF_MEMORY in self.traceback:
+            return "out_of_memory"
         return CODES.get(self.kind, "crashed")
 
     @property

@@ -16,6 +16,7 @@ from miniverl.bench.pin import (
     GgufPin,
     HubPin,
     Pin,
+    ShapePin,
     UpstreamPin,
     require,
 )
@@ -37,6 +38,7 @@ class Source(Protocol):
 _SOURCES = {
     GgufPin: "miniverl.bench.gguf",
     DerivedPin: "miniverl.bench.derived",
+    ShapePin: "miniverl.bench.shape",
     HubPin: "miniverl.bench.hub",
     GeneratedPin: "miniverl.bench.prompts",
 }

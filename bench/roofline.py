@@ -4,9 +4,11 @@ The least time of a phase is the longer of two: its bytes at the measured bandwi
 peak. Both are counted at least: weights are read once for each physical batch, or decoded token; nothing spills.
 """
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from miniverl.engine.footprint import (
@@ -15,6 +17,7 @@ from miniverl.engine.footprint import (
     body_flops_per_token,
     cache_bytes_per_token,
     head_flops_per_token,
+    model_shape,
     optimizer_bytes,
     trained_parameters,
     update_flops_per_token,
@@ -58,6 +61,17 @@ def roofline(record: Json) -> dict[str, Any]:
             }
         }
     }
+
+
+def stated(machine: Json, paths: Mapping[str, Path | None]) -> dict[str, Any]:
+    """What a record states for it: the machine's limits, and the sizes of the models that are bound to `paths`."""
+    roles = {"policy": "model", "teacher": "teacher"}
+    configs = {role: path for role, bound in roles.items() if (path := paths.get(bound))}
+    shapes = {
+        role: asdict(model_shape(json.loads((path / "config.json").read_text("utf-8")), str(path)))
+        for role, path in configs.items()
+    }
+    return {"machine": dict(machine), "shapes": shapes}
 
 
 def phase_work(step: Json, compiled: Json, shapes: Mapping[str, ModelShape]) -> dict[str, Work]:
@@ -140,7 +154,7 @@ def _update(work: Json, shape: ModelShape, compiled: Json, phase: Json) -> Work:
     """Forward and backward of every epoch; gradients and both moments of what is trained, once an update."""
     policy, update = compiled["policy"], compiled["update"]
     dtype: Dtype = policy["compute_dtype"]
-    stated: Dtype = policy["parameter_dtype"]
+    kept_in: Dtype = policy["parameter_dtype"]
     lora = None if policy["lora"] is None else _lora(policy["lora"])
     tokens = work["prompt_tokens"] + work["response_tokens"]
     attended = work["prompt_attended_tokens"] + work["response_attended_tokens"]
@@ -156,7 +170,8 @@ def _update(work: Json, shape: ModelShape, compiled: Json, phase: Json) -> Work:
     updates = update["epochs"] * -(-prompts // update["prompts_per_mini_batch"])
     trained = trained_parameters(shape, lora)
     # Gradients written and read; weights and moments read and written.
-    kept = updates * (4 * trained * DTYPE_BYTES[stated] + 2 * optimizer_bytes(trained, stated))
+    moments = optimizer_bytes(trained, kept_in)
+    kept = updates * (4 * trained * DTYPE_BYTES[kept_in] + 2 * moments)
     read = 2 * weight_bytes(shape, dtype) * phase.get("batches", updates)
     return Work(bytes=read + kept, flops=flops, dtype=dtype)
 

@@ -22,6 +22,8 @@ from miniverl.bench import (
     obstacle,
     probe,
     record,
+    roofline,
+    run_page,
     runner,
     sampling,
     site,
@@ -148,9 +150,13 @@ def prepare(request: Request, progress: Progress) -> Plan:
         environment=_environment(chosen),
         interruption=_interruption(chosen_workload, seed),
         folder=folder / f"{started}-{compiled.recipe.sha256[:8]}",
-        machine=None if blocked else probe.machine(chosen, found),
+        roofline=None if blocked else _roofline(chosen, found, compiled),
         blocked=blocked,
     )
+
+
+def _roofline(chosen: gpu.Chosen, found: gpu.Found, compiled: Compiled) -> dict[str, Any]:
+    return roofline.stated(probe.machine(chosen, found), compiled.paths)
 
 
 def _all_here(chosen: Workload) -> bool:
@@ -273,6 +279,7 @@ def _launch(
     ran.outcome = _departure(seen)
     ran.warnings += [event for event in seen.events if event["event"] == "warned"]
     ran.launches.append(_measured(plan, seen, ran.outcome, ordinal))
+    run_page.leave(folder, seen.outcome, write)
     return seen
 
 

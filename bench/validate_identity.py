@@ -6,7 +6,16 @@ from typing import Any
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.entry import content_sha256
 from miniverl.bench.finding import Coded, Mistake, coded, pointer
-from miniverl.bench.pin import DerivedPin, GeneratedPin, GgufPin, HubPin, Pin, UpstreamPin, pins
+from miniverl.bench.pin import (
+    DerivedPin,
+    GeneratedPin,
+    GgufPin,
+    HubPin,
+    Pin,
+    ShapePin,
+    UpstreamPin,
+    pins,
+)
 from miniverl.compiler.profiles import FOREIGN
 from miniverl.compiler.upstream import PINS
 
@@ -48,7 +57,8 @@ def _names(record: Json) -> Iterator[Mistake]:
         if identity.get(name, value) != value:
             stated = identity[name]
             yield Mistake(field, value, f"profile_identity says {stated!r}", stated)
-    if record["hardware"]["device"] == "cuda" and not record["hardware"]["gpu"]:
+    is_gpu = record["hardware"]["device"] == "cuda"
+    if is_gpu and not record["hardware"]["gpu"] and record["status"] != "blocked":
         yield Mistake("/hardware/gpu", record["hardware"]["gpu"], "the device is cuda")
 
 
@@ -112,7 +122,11 @@ def _other_content(record: Json) -> Iterator[Mistake]:
             yield Mistake(field, each["sha256"], f"the pin {each['pin']} has {expected}", expected)
     for role, model in record["models"].items():
         match known.get(model["pin"]):
-            case GgufPin(weights_sha256=expected) | DerivedPin(weights_sha256=expected):
+            case (
+                GgufPin(weights_sha256=expected)
+                | DerivedPin(weights_sha256=expected)
+                | ShapePin(weights_sha256=expected)
+            ):
                 if model["weights_sha256"] != expected:
                     field = pointer("models", role, "weights_sha256")
                     reason = f"the pin {model['pin']} has {expected}"

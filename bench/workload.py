@@ -15,7 +15,7 @@ from typing import Any
 from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
-from miniverl.bench.pin import DerivedPin, GeneratedPin, GgufPin, HubPin, pins
+from miniverl.bench.pin import DerivedPin, GeneratedPin, HubPin, ModelPin, pins
 from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
@@ -223,8 +223,8 @@ def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
     for role, pin in read.bindings.models.items():
         chosen = pins().get(pin)
         is_scorer = isinstance(chosen, DerivedPin) and chosen.head_seed is not None
-        is_fit = isinstance(chosen, GgufPin | DerivedPin) and is_scorer == (role == "reward_model")
-        if not is_fit and not isinstance(chosen, HubPin):
+        is_fit = is_scorer == (role == "reward_model") or isinstance(chosen, HubPin)
+        if not isinstance(chosen, ModelPin) or not is_fit:
             yield f"workload.bindings.{role}", pin, "there is no such model pin"
     for field, rows in (("train", read.bindings.train), ("validation", read.bindings.validation)):
         if rows is not None:

@@ -11,6 +11,7 @@ from miniverl.bench.pin import (
     GeneratedPin,
     GgufPin,
     HubPin,
+    ShapePin,
     UpstreamPin,
     parse,
     pin,
@@ -37,7 +38,7 @@ def _reasons(plain: object) -> dict[str, str]:
 
 
 def test_every_pin_names_its_licence_and_content() -> None:
-    kinds = {UpstreamPin, GgufPin, DerivedPin, HubPin, GeneratedPin}
+    kinds = {UpstreamPin, GgufPin, DerivedPin, ShapePin, HubPin, GeneratedPin}
     assert {type(one) for one in pins().values()} == kinds
     assert {one.licence for one in pins().values()} == {"Apache-2.0"}
 
@@ -104,7 +105,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
     assert _reasons({**HUB, "kind": "torrent"}) == {
-        "tiny.kind": "expected one of 'gguf', 'derived', 'hub', 'generated'"
+        "tiny.kind": "expected one of 'gguf', 'derived', 'shape', 'hub', 'generated'"
     }
 
 

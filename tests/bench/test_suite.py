@@ -9,61 +9,56 @@ from pathlib import Path
 
 import pytest
 
-from miniverl.bench import doctor, gpu, record, runner, suite, telemetry, validate
+from miniverl.bench import record, runner, suite, telemetry, validate
 from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan
-from miniverl.bench.workload import Contract, workload
-from miniverl.compiler.lower import compile_launch
+from miniverl.bench.workload import Contract
 from miniverl.compiler.upstream import quiet
 
 MakePlan = Callable[..., Plan]
 ROOMY = Contract(device_hours=1.0, peak_reserved_gib=8.0, peak_rss_gib=8.0, disk_gib=1.0)
 STEPS = 8
-OVERRIDES = (
-    "data.train_batch_size=2",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-    "actor_rollout_ref.rollout.n=2",
-    "data.max_prompt_length=16",
-    "data.max_response_length=6",
-    "actor_rollout_ref.model.lora_rank=2",
-    "actor_rollout_ref.rollout.load_format=safetensors",
-    "actor_rollout_ref.actor.optim.lr=1e-2",
-    f"trainer.total_training_steps={STEPS}",
-    "trainer.total_epochs=9",
-    "trainer.save_freq=2",
-    "trainer.test_freq=-1",
-    "trainer.val_before_train=False",
-)
+LIMITS = {  # of a machine that was never probed
+    "device": "cpu",
+    "threads": 2,
+    "torch": "2.13.0",
+    "measured_at": "2026-09-01T12:00:00Z",
+    "memory_bytes_per_second": 1e10,
+    "matmul_flops_per_second": {"float32": 1e11},
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The tiny workload, compiled for this machine."""
+    request = suite.Request(
+        workload="tiny-grpo",
+        gpu="cpu",
+        as_is=True,
+        launches=None,
+        seed=None,
+        out=tmp_path_factory.mktemp("prepared"),
+    )
+    return suite.prepare(request, quiet)
 
 
 @pytest.fixture
-def make_plan(tiny_inputs: Path, tmp_path: Path) -> MakePlan:
-    """A plan for the tiny model, on the CPU, in the name of the workload for CI."""
+def make_plan(prepared: Plan, tmp_path: Path) -> MakePlan:
+    """That plan with a folder of its own, under another contract, with or without the resume check."""
 
     def make(*, contract: Contract = ROOMY, checks_resume: bool = False) -> Plan:
-        after = 3 if checks_resume else None
-        found = gpu.detect()
-        bindings = [f"model={tiny_inputs / 'model'}", f"train={tiny_inputs / 'train.parquet'}"]
-        bindings += ["validation=none", "reward=last_number", "compute_dtype=float32"]
-        compiled = compile_launch("launch:grpo", OVERRIDES, bindings=bindings)
-        assert compiled.recipe is not None
-        return Plan(
+        after = prepared.workload.interrupt_after_update if checks_resume else None
+        return replace(
+            prepared,
             workload=replace(
-                workload("smollm2-grpo-ci"),
+                prepared.workload,
                 contract=contract,
                 checks_resume=checks_resume,
                 interrupt_after_update=after,
             ),
-            seed=1,
-            launches=1,
-            found=found,
-            chosen=gpu.choose("cpu", False, found),
-            stack=doctor.running_stack(found),
-            compiled=compiled,
-            recipe=compiled.recipe,
-            environment=runner.worker_environment(2),
             interruption=after and runner.Interruption(after_step=after, step_share=0.5),
-            folder=tmp_path / "bench" / "smollm2-grpo-ci" / "cpu" / "20260901T120000Z-00000000",
+            folder=tmp_path / "bench" / "tiny-grpo" / "cpu" / "20260901T120000Z-00000000",
+            roofline={**(prepared.roofline or {}), "machine": LIMITS},
         )
 
     return make
@@ -89,6 +84,11 @@ def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
     assert (interrupted["exit_code"], interrupted["is_finished"]) == (-signal.SIGKILL, False)
     assert resumed["started"]["resumed_step"] in (2, 4)
     assert straight["memory"]["peak_rss_bytes"] > 100 << 20
+    assert straight["telemetry"]["fields"]["rss_bytes"] == "measured"
+    assert written["models"]["policy"]["weights"] == "synthetic"
+    shares = {name: phase["share"] for name, phase in written["roofline"]["phases"].items()}
+    assert set(shares) == {"rollout", "score_old", "score_reference", "update"}
+    assert all(0 < share < 1 for share in shares.values())
     assert [line for line in told if re.search(rf"step {STEPS}/{STEPS}  reward \d", line)]
 
     page = suite.write_page(tmp_path)

@@ -8,6 +8,7 @@ import pytest
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import load
 from miniverl.bench.fetch import fetch
+from miniverl.bench.pin import is_light
 from miniverl.bench.workload import compile_arguments, extended, names, parse, workload
 from miniverl.compiler.lower import compile_launch
 from miniverl.compiler.upstream import quiet
@@ -37,6 +38,7 @@ def _state(plain: dict[str, Any], setting: str) -> None:
 
 def test_every_document_is_valid_and_named_as_its_file() -> None:
     assert names() == [
+        "qwen3-0.6b-shape-grpo",
         "smollm2-dr-grpo",
         "smollm2-gpg",
         "smollm2-grpo",
@@ -52,11 +54,19 @@ def test_every_document_is_valid_and_named_as_its_file() -> None:
         "smollm2-reinforce-plus-plus",
         "smollm2-reinforce-plus-plus-baseline",
         "smollm2-rloo",
+        "tiny-grpo",
     ]
     assert [workload(name).name for name in names()] == names()
 
 
-@pytest.mark.parametrize("name", names())
+def test_what_is_fetched_without_being_named_needs_no_hub_and_no_gigabytes() -> None:
+    heavy = {name for name in names() if not all(map(is_light, workload(name).pins))}
+    assert heavy == {"qwen3-0.6b-shape-grpo"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in names() if all(map(is_light, workload(name).pins))]
+)
 def test_the_compiler_accepts_the_launch_with_every_override(name: str) -> None:
     chosen = workload(name)
     arguments = compile_arguments(chosen, 7, fetch(chosen.pins, quiet))
