@@ -56,7 +56,7 @@ th, td { text-align: left; padding: 6px 16px 6px 0; border-bottom: 1px solid var
   vertical-align: top; }
 th { font-weight: 600; color: var(--soft); font-size: 13px; white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; } tr:last-child td { border-bottom: 0; }
-.n:last-child { padding-right: 0; } .chip, .word { white-space: nowrap; } td a { overflow-wrap: break-word; } p { overflow-wrap: anywhere; }
+.n:last-child { padding-right: 0; } .chip, .word { white-space: nowrap; } td a { overflow-wrap: break-word; } h1, h2, p, li { overflow-wrap: anywhere; }
 .narrow { max-width: 680px; } .narrow .band { pointer-events: none; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--link); }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
