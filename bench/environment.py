@@ -42,7 +42,7 @@ _CUDA_PACKAGES = re.compile(r"nvidia-(?!ml-py)")
 # Variables that can change numbers or speed. Nothing that may hold a secret comes through.
 _ENVIRONMENT = re.compile(
     r"(CUDA|CUBLAS|CUDNN|NCCL|OMP|GOMP|KMP|MKL|OPENBLAS|ONEDNN|DNNL|PYTORCH|TORCH|TRITON|MALLOC|GLIBC)_\w+"
-    r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)|LD_PRELOAD|PYTHONHASHSEED|TOKENIZERS_PARALLELISM"
+    r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES|DRIVER_CAPABILITIES|DISABLE_REQUIRE)|LD_(PRELOAD|LIBRARY_PATH)|PYTHONHASHSEED|TOKENIZERS_PARALLELISM"
 )
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
 
@@ -134,11 +134,15 @@ def allowed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def container(variables: Mapping[str, str]) -> dict[str, Any] | None:
-    """The image this runs in; its launcher tells name and digest, since they cannot be seen from inside."""
+    """The image this runs in; its launcher tells the digest, which cannot be seen from inside.
+
+    Without a launcher an image of ours still knows its name.
+    """
     image = variables.get("MINIVERL_IMAGE")
     digest = variables.get("MINIVERL_IMAGE_DIGEST")
     if image or digest:
-        return {"image": image, "digest": digest, "evidence": "launcher"}
+        evidence = "launcher" if digest else "label"
+        return {"image": image, "digest": digest, "evidence": evidence}
     if any(Path(mark).exists() for mark in _CONTAINER_MARKS):
         return {"image": None, "digest": None, "evidence": "unknown"}
     return None
@@ -147,11 +151,15 @@ def container(variables: Mapping[str, str]) -> dict[str, Any] | None:
 def checkout() -> Checkout:
     """Commit and state of the checkout, where git knows one at exactly our root.
 
-    What measuring itself writes does not make it dirty: results/, and DVC's lock.
+    What measuring itself writes does not make it dirty: results/, and DVC's lock. An image has no git: it was
+    told at its making what its code was copied from.
     """
     root = Path(str(files("miniverl.bench"))).resolve().parent
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
+        copied = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", os.environ.get("MINIVERL_REVISION", ""))
+        if copied:
+            return Checkout(commit=copied[1], is_dirty=bool(copied[2]))
         return Checkout(commit=None, is_dirty=None)
     status = _git(root, "status", "--porcelain", "--", ".", ":!results", ":!dvc.lock")
     return Checkout(commit=_git(root, "rev-parse", "HEAD"), is_dirty=bool(status))

@@ -103,6 +103,14 @@ def test_a_launcher_tells_which_image_this_is() -> None:
     }
 
 
+def test_an_image_without_its_launcher_knows_its_name_alone() -> None:
+    assert env.container({"MINIVERL_IMAGE": "miniverl:cpu"}) == {
+        "image": "miniverl:cpu",
+        "digest": None,
+        "evidence": "label",
+    }
+
+
 def test_the_fingerprint_is_the_same_a_moment_later() -> None:
     one = env.fingerprint(STACK, FOUND, {"OMP_NUM_THREADS": "2"})
     two = env.fingerprint(STACK, FOUND, {"OMP_NUM_THREADS": "2"})
