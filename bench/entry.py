@@ -10,6 +10,7 @@ from miniverl.bench.pin import (
     DerivedPin,
     GeneratedPin,
     GgufPin,
+    GitPin,
     HubPin,
     Pin,
     ShapePin,
@@ -24,6 +25,8 @@ def place(name: str, chosen: Pin) -> Path:
     match chosen:
         case UpstreamPin():
             return upstream.cache_dir() / "upstream" / name
+        case GitPin():
+            return upstream.cache_dir() / "sources" / f"{name}-{chosen.commit[:12]}"
         case HubPin():
             return upstream.cache_dir() / "models" / f"{name}-{chosen.revision[:12]}"
         case GgufPin() | DerivedPin() | ShapePin():
@@ -56,6 +59,9 @@ def input_of(name: str) -> dict[str, Any]:
         case GeneratedPin():
             rows = sum(split.rows for split in chosen.splits.values())
             stated |= {"kind": "data", "sha256": content_sha256(chosen), "rows": rows}
+        case GitPin():
+            files = {path: file["sha256"] for path, file in _manifest(name, chosen).items()}
+            stated |= {"kind": "upstream", "sha256": sha256_of(files), "rows": NOT_SUPPORTED}
         case HubPin():
             files = {path: file["sha256"] for path, file in _manifest(name, chosen).items()}
             is_known = files.keys() == chosen.files.keys()
@@ -74,6 +80,8 @@ def source_of(chosen: Pin) -> str:
         case DerivedPin():
             head = "" if chosen.head_seed is None else f", head of seed {chosen.head_seed}"
             return f"{chosen.base}, {chosen.layers} layers{head}"
+        case GitPin():
+            return f"{chosen.repository}@{chosen.commit}"
         case ShapePin():
             return f"weights of seed {chosen.seed}, tokenizer of {chosen.tokenizer}"
         case HubPin():

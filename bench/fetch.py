@@ -4,6 +4,7 @@ The second call only compares sizes and times. `check` reads every byte again an
 """
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -14,6 +15,7 @@ from miniverl.bench.pin import (
     DerivedPin,
     GeneratedPin,
     GgufPin,
+    GitPin,
     HubPin,
     Pin,
     ShapePin,
@@ -35,8 +37,11 @@ class Source(Protocol):
         """What in `folder` is not as the pin says."""
 
 
+_AT_ONCE = 4  # most of the time is spent waiting for a server
+
 _SOURCES = {
     GgufPin: "miniverl.bench.gguf",
+    GitPin: "miniverl.bench.git_tree",
     DerivedPin: "miniverl.bench.derived",
     ShapePin: "miniverl.bench.shape",
     HubPin: "miniverl.bench.hub",
@@ -45,11 +50,32 @@ _SOURCES = {
 
 
 def fetch(names: Iterable[str], progress: Progress) -> dict[str, Path]:
-    """The folder of every named pin, fetched where it is missing.
+    """The folder of every named pin, fetched where it is missing, several at once.
 
-    Raises WrongCall for unknown names, CannotHere where something cannot be had, Refused for wrong bytes.
+    Raises WrongCall for unknown names, CannotHere where something cannot be had, Refused for wrong bytes; with all
+    that went wrong, and what could be had is there.
     """
-    return {name: _fetched(name, chosen, progress) for name, chosen in require(names).items()}
+    wanted = require(names)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        running = {
+            name: threads.submit(_fetched, name, chosen, progress)
+            for name, chosen in wanted.items()
+        }
+    failed = [each.exception() for each in running.values()]
+    _raise_all([error for error in failed if error is not None])
+    return {name: each.result() for name, each in running.items()}
+
+
+def _raise_all(errors: Iterable[BaseException]) -> None:
+    """One exception with the problems of all: wrong bytes are worse than none."""
+    problems: dict[type[Problems], list[Problem]] = {}
+    for error in errors:
+        if not isinstance(error, Problems):
+            raise error
+        problems.setdefault(type(error), []).extend(error.problems)
+    if problems:
+        kind = Refused if Refused in problems else next(iter(problems))
+        raise kind(problem for each in problems.values() for problem in each)
 
 
 def check(names: Iterable[str]) -> dict[str, Path]:

@@ -51,13 +51,12 @@ class Listed:
 def fill(pin: HubPin, folder: Path, progress: Progress) -> None:
     """Download `pin`'s snapshot into `folder`; what an earlier try got is kept beside and taken up.
 
-    Raises CannotHere when the Hub does not give it, Refused for wrong bytes.
+    Mirrors are asked in turn where the Hub, or the one before, does not give it. Raises CannotHere when the Hub does not give it, Refused for wrong bytes.
     """
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    listed = _listing(pin)
     staging = folder.parent / f".hub-{pin.repository.replace('/', '-')}-{pin.revision[:12]}"
-    _download(pin, staging, sum(file.bytes for file in listed), progress)
+    listed = _downloaded(pin, staging, progress)
     problems = [problem for file in listed for problem in _unlike_listing(staging, file)]
     if problems:
         shutil.rmtree(staging)
@@ -81,13 +80,27 @@ def wrong_content(pin: HubPin, folder: Path) -> list[Problem]:
     return problems
 
 
-def _listing(pin: HubPin) -> list[Listed]:
-    api = HfApi(endpoint=_endpoint())
+def _downloaded(pin: HubPin, staging: Path, progress: Progress) -> list[Listed]:
+    """What the first server lists that gives all of it; raises CannotHere with what each of them said."""
+    problems: list[Problem] = []
+    for endpoint in (os.environ.get("HF_ENDPOINT"), *pin.mirrors):
+        try:
+            listed = _listing(pin, endpoint)
+            _download(pin, endpoint, staging, sum(file.bytes for file in listed), progress)
+        except CannotHere as error:
+            problems += error.problems
+        else:
+            return listed
+    raise CannotHere(problems)
+
+
+def _listing(pin: HubPin, endpoint: str | None) -> list[Listed]:
+    api = HfApi(endpoint=endpoint)
     try:
         tree = api.list_repo_tree(pin.repository, revision=pin.revision, recursive=True)
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
     except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
-        raise CannotHere([_refusal(pin, error)]) from error
+        raise CannotHere([_refusal(pin, endpoint, error)]) from error
     return [_listed(entry) for name, entry in sorted(files.items()) if _is_taken(name)]
 
 
@@ -100,7 +113,9 @@ def _is_taken(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in TAKEN)
 
 
-def _download(pin: HubPin, staging: Path, whole_bytes: int, progress: Progress) -> None:
+def _download(
+    pin: HubPin, endpoint: str | None, staging: Path, whole_bytes: int, progress: Progress
+) -> None:
     with ThreadPoolExecutor(1) as thread:
         download = thread.submit(
             snapshot_download,
@@ -108,7 +123,7 @@ def _download(pin: HubPin, staging: Path, whole_bytes: int, progress: Progress) 
             revision=pin.revision,
             local_dir=staging,
             allow_patterns=TAKEN,
-            endpoint=_endpoint(),
+            endpoint=endpoint,
         )
         while True:
             try:
@@ -117,7 +132,7 @@ def _download(pin: HubPin, staging: Path, whole_bytes: int, progress: Progress) 
                 progress(pin.title, folder_bytes(staging), whole_bytes)
                 continue
             except (httpx2.HTTPError, OSError) as error:
-                raise CannotHere([_refusal(pin, error)]) from error
+                raise CannotHere([_refusal(pin, endpoint, error)]) from error
             progress(pin.title, whole_bytes, whole_bytes)
             return
 
@@ -138,13 +153,13 @@ def _git_blob_id(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _refusal(pin: HubPin, error: Exception) -> Problem:
+def _refusal(pin: HubPin, endpoint: str | None, error: Exception) -> Problem:
     """What the Hub or the network said, as a sentence, and what mends it."""
     reason, fix = _said(error)
     return Problem(
         field=pin.repository,
         value=pin.revision,
-        origin=_endpoint() or "the Hub",
+        origin=endpoint or "the Hub",
         reason=reason,
         fix=fix,
     )
@@ -173,7 +188,3 @@ def _said(error: Exception) -> tuple[str, str]:
         case httpx2.HTTPError() if not isinstance(error, httpx2.RemoteProtocolError):
             return f"it cannot be reached: {error}", "Connect to the network and fetch again"
     return f"the download broke off: {str(error).splitlines()[0]}", retry
-
-
-def _endpoint() -> str | None:
-    return os.environ.get("HF_ENDPOINT")

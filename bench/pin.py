@@ -84,6 +84,22 @@ class HubPin:
     repository: str
     revision: str  # 40 hex digits: a branch or tag can move
     files: Mapping[str, HubFile]
+    mirrors: tuple[
+        str, ...
+    ] = ()  # servers that speak the Hub's routes, asked where it cannot be reached
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GitPin:
+    """Files of a commit; its tree is a hash over names, modes and bytes of all of them."""
+
+    kind: Literal["git"]
+    title: str
+    licence: str
+    repository: str  # what `git fetch` takes
+    commit: str
+    tree: str
+    mirrors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,13 +142,14 @@ class GeneratedPin:
 
 
 ModelPin = GgufPin | DerivedPin | ShapePin | HubPin
-Pin = UpstreamPin | ModelPin | GeneratedPin
+Pin = UpstreamPin | ModelPin | GitPin | GeneratedPin
 
-_KINDS: Mapping[str, type[ModelPin | GeneratedPin]] = {
+_KINDS: Mapping[str, type[ModelPin | GitPin | GeneratedPin]] = {
     "gguf": GgufPin,
     "derived": DerivedPin,
     "shape": ShapePin,
     "hub": HubPin,
+    "git": GitPin,
     "generated": GeneratedPin,
 }
 _DOCUMENTS = ("models.yaml", "datasets.yaml")
@@ -185,7 +202,7 @@ def is_light(name: str) -> bool:
     match pin(name):
         case ShapePin() as chosen:
             return int(chosen.config["hidden_size"]) < _LIGHT_HIDDEN_SIZE
-        case HubPin():
+        case HubPin() | GitPin():
             return False
         case _:
             return True
@@ -230,6 +247,10 @@ def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
             if not _is_hex(pin.revision, 40):
                 reason = "expected the 40 hex digits of a commit: a branch or tag can move"
                 wrong.append((f"{name}.revision", pin.revision, reason))
+        case GitPin():
+            for field, sha1 in (("commit", pin.commit), ("tree", pin.tree)):
+                if not _is_hex(sha1, 40):
+                    wrong.append((f"{name}.{field}", sha1, "expected 40 hex digits"))
         case GeneratedPin():
             digests = {f"splits.{key}.sha256": split.sha256 for key, split in pin.splits.items()}
     for field, sha256 in digests.items():

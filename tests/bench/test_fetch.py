@@ -106,6 +106,18 @@ def test_an_unknown_name_fetches_nothing(empty_cache: Path) -> None:
     assert not empty_cache.exists()
 
 
+def test_what_stands_in_the_way_of_several_pins_is_told_together(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CannotHere) as caught:
+        fetch(["qwen3-0.6b", "chain-sum", "qwen3-1.7b"], quiet)
+    named = [problem.field for problem in caught.value.problems]
+    assert named == ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B"]
+    assert place("chain-sum", pin("chain-sum")).exists()  # what can be had is
+
+
 def test_a_missing_library_is_named(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "miniverl.bench.prompts")

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -285,6 +286,20 @@ def test_each_refusal_of_a_file_is_a_sentence(
 ) -> None:
     server.file_status["config.json"] = status
     assert said in _refusal(tmp_path)[0]
+
+
+def test_a_mirror_is_asked_where_the_hub_cannot_be_reached(
+    tmp_path: Path, server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = os.environ["HF_ENDPOINT"]
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    folder = _fill(tmp_path, replace(_pin(), mirrors=(mirror,)))
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+
+    server.tree_status = 503
+    with pytest.raises(CannotHere) as caught:
+        _fill(tmp_path, replace(_pin(), mirrors=(mirror,)))
+    assert [problem.origin for problem in caught.value.problems] == ["http://127.0.0.1:9", mirror]
 
 
 def test_without_a_network_it_says_to_connect(

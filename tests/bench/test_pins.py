@@ -105,7 +105,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
     assert _reasons({**HUB, "kind": "torrent"}) == {
-        "tiny.kind": "expected one of 'gguf', 'derived', 'shape', 'hub', 'generated'"
+        "tiny.kind": "expected one of 'gguf', 'derived', 'shape', 'hub', 'git', 'generated'"
     }
 
 
