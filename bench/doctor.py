@@ -124,10 +124,10 @@ def _findings(
         what += "; ".join(report["differences_from_lock"][:_SHOWN])
         fixes = dict.fromkeys(difference.fix for difference in running.differences)
         findings.append(_finding("error", what, "; ".join(fixes)))
-    needed = stack.minimum_driver(running.name)
-    if found.driver and needed and _is_older(found.driver, needed):
-        what = f"The {running.name} stack needs driver {needed}, and this is {found.driver}"
-        findings.append(_finding("error", what, "Install a newer driver, or an older CUDA's stack"))
+    try:
+        stack.require_driver(running.name, found.driver)
+    except CannotHere as error:
+        findings += [_finding("error", each.reason, each.fix) for each in error.problems]
     if chosen.note:
         fix = "Install a CUDA stack with MINIVERL_STACK=cu130 make setup, or stay on the CPU"
         findings.append(_finding("warning", chosen.note, fix))
@@ -154,11 +154,6 @@ def _lock(software: Mapping[str, Any]) -> str:
         None: "not there, nothing verified",
     }
     return words[software["stack_matches_lock"]]
-
-
-def _is_older(version: str, minimum: str) -> bool:
-    found, needed = ([int(part) for part in text.split(".")] for text in (version, minimum))
-    return found < needed
 
 
 def _free_gib(folder: Path) -> float:

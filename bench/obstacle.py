@@ -33,6 +33,17 @@ def of_stack(running: stack.Stack) -> Blocked | None:
     return None
 
 
+def of_driver(running: stack.Stack, chosen: Chosen, found: Found) -> Blocked | None:
+    """Where it is too old for the CUDA of the stack."""
+    if chosen.card is None:
+        return None
+    try:
+        stack.require_driver(running.name, found.driver)
+    except CannotHere as error:
+        return Blocked(code="driver_too_old", problems=tuple(error.problems))
+    return None
+
+
 def of_room(compiled: Compiled, chosen: Chosen, contract: Contract, out: Path) -> Blocked | None:
     """What is too small here; None where nothing is known to be."""
     return _disk(contract, out) or _memory(compiled, chosen)

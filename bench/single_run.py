@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from miniverl.bench import failure, gpu, run_page, runner
+from miniverl.bench import doctor, failure, gpu, run_page, runner, stack
 from miniverl.bench.exits import Exit
 from miniverl.bench.interrupt import Interrupt, heard
 from miniverl.bench.runner import Limits, Listener, Outcome
@@ -69,7 +69,10 @@ def run(
     else:
         _require_new(recipe, out)
     _require_free(out)
-    chosen = gpu.choose(device, False, gpu.detect())
+    found = gpu.detect()
+    chosen = gpu.choose(device, False, found)
+    if chosen.card is not None:
+        stack.require_driver(doctor.running_stack(found).name, found.driver)
     _write_inputs(recipe, paths, out)
     _keep_report(recipe, recipe_path.with_name("report.json"), out)
     profile = chosen.profile

@@ -71,6 +71,21 @@ def minimum_driver(name: str, containers: Path = CONTAINERS) -> str | None:
     return found
 
 
+def require_driver(name: str, driver: str | None) -> None:
+    """Raise CannotHere where the driver is older than the stack's CUDA runs with; one that nobody knows may do."""
+    needed = minimum_driver(name)
+    if driver is None or needed is None or not _is_older(driver, needed):
+        return
+    problem = Problem(
+        field="driver",
+        value=driver,
+        origin="the driver itself",
+        reason=f"The {name} stack needs driver {needed}, and this is {driver}",
+        fix="Install a newer driver, or an older CUDA's stack",
+    )
+    raise CannotHere([problem])
+
+
 def stack_of(name: str, locks: Path = LOCKS) -> Stack:
     """The stack called `name`, compared with what is installed and with what this process would load."""
     lock = locks / f"{name}.txt"
@@ -103,6 +118,11 @@ def require(stack: Stack) -> None:
             )
             for difference in stack.differences
         )
+
+
+def _is_older(version: str, minimum: str) -> bool:
+    found, needed = ([int(part) for part in text.split(".")] for text in (version, minimum))
+    return found < needed
 
 
 def differences(lock: str, present: Mapping[str, str]) -> tuple[Difference, ...]:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench import (
+    conditions,
     doctor,
     entry,
     fetch,
     gpu,
     obstacle,
     probe,
+    recompute,
     record,
     roofline,
     run_page,
@@ -37,23 +39,18 @@ from miniverl.bench.facts import Plan, Ran, cut, facts
 from miniverl.bench.live import Live
 from miniverl.bench.pin import pin
 from miniverl.bench.resume import compare_runs
-from miniverl.bench.runner import GIB, WORKER, Interruption, Launch, Limits, Outcome, Role
-from miniverl.bench.sampling import Sampling
+from miniverl.bench.runner import WORKER, Interruption, Launch, Outcome, Role
 from miniverl.bench.stop import Stop
 from miniverl.bench.workload import Workload, compile_arguments, workload
 from miniverl.compiler.lower import Compiled, compile_launch
 from miniverl.compiler.source import numbered
 from miniverl.compiler.upstream import Progress
-from miniverl.compiler.whole import write_json, write_text
-from miniverl.engine import recipe as recipes
+from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import CannotHere, Refused
 
 Write = Callable[[str], None]
 MakeLaunch = Callable[[Role, Path], Launch]
 Turn = Callable[[Stop], AbstractContextManager[object]]
-
-# CUDA's context, its libraries and graphs: what a process holds of a card beside the allocator's pool.
-_BESIDE_THE_POOL_GIB = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +103,7 @@ def measure(
     if plan.chosen.note:
         write(plan.chosen.note)
     with stop.heard() as asked:
-        _write_inputs(plan, plan.folder)
+        conditions.write_inputs(plan, plan.folder)
         ran = execute(plan, write, asked, worker, turn)
         complete = _complete(plan, ran)
         path = plan.folder / "record.json"
@@ -125,6 +122,7 @@ def prepare(request: Request, progress: Progress) -> Plan:
     chosen_workload, found = workload(request.workload), gpu.detect()
     chosen, blocked = obstacle.device(request.gpu, request.as_is, found)
     running = doctor.running_stack(found)
+    blocked = blocked or obstacle.of_driver(running, chosen, found)
     if blocked is None and not request.as_is:
         blocked = obstacle.of_stack(running)
     if blocked is not None and not _all_here(chosen_workload):
@@ -147,7 +145,7 @@ def prepare(request: Request, progress: Progress) -> Plan:
         stack=running,
         compiled=compiled,
         recipe=compiled.recipe,
-        environment=_environment(chosen),
+        environment=conditions.environment(chosen),
         interruption=_interruption(chosen_workload, seed),
         folder=folder / f"{started}-{compiled.recipe.sha256[:8]}",
         roofline=None if blocked else _roofline(chosen, found, compiled),
@@ -219,6 +217,9 @@ def execute(
         if plan.interruption is not None:
             with turn(asked):
                 _check_resume(plan, ran, plan.interruption, launch, write)
+        if ran.outcome is None:
+            with turn(asked):
+                recompute.compare(plan, ran, asked, write, worker)
     except OSError as error:  # of the parent's own files: the worker tells of its own
         code = "disk_full" if error.errno == errno.ENOSPC else "file_system"
         ran.outcome = Outcome(status="failed", reason_code=code, reason=str(error))
@@ -263,15 +264,15 @@ def _launch(
     ordinal = len(ran.launches) + 1
     write(f"launch {ordinal}, {role}: {folder}")
     if role != "resumed":
-        _write_inputs(plan, folder)
+        conditions.write_inputs(plan, folder)
     seen = runner.launch(
         folder,
         role,
-        arguments=_worker_arguments(plan, is_resumed=role == "resumed"),
+        arguments=conditions.arguments(plan, *(("--resume",) if role == "resumed" else ())),
         environment=plan.environment,
-        limits=_limits(plan),
+        limits=conditions.limits(plan),
         interruption=plan.interruption if role == "interrupted" else None,
-        sampling=_sampling(plan),
+        sampling=conditions.sampled(plan),
         listen=Live(write),
         stopped=asked.outcome,
         worker=worker,
@@ -299,7 +300,7 @@ def _departure(seen: Launch) -> Outcome | None:
 
 def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -> dict[str, Any]:
     is_finished = any(event["event"] == "run_finished" for event in seen.events)
-    sampled = _sampling(plan)
+    sampled = conditions.sampled(plan)
     doubts = sampling.doubts(
         seen.samples,
         created_monotonic=seen.created_monotonic,
@@ -328,10 +329,6 @@ def _measured(plan: Plan, seen: Launch, outcome: Outcome | None, ordinal: int) -
     )
 
 
-def _sampling(plan: Plan) -> Sampling:
-    return Sampling(card=None if plan.chosen.card is None else plan.chosen.card.index)
-
-
 def _complete(plan: Plan, ran: Ran) -> dict[str, Any]:
     """The record, valid. A limit can be broken between two samples: only the derived peaks show it then."""
     complete = record.complete(facts(plan, ran))
@@ -348,53 +345,9 @@ def _complete(plan: Plan, ran: Ran) -> dict[str, Any]:
     return complete
 
 
-def _write_inputs(plan: Plan, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    paths = {
-        name: None if path is None else str(path) for name, path in plan.compiled.paths.items()
-    }
-    write_text(folder / "recipe.json", recipes.dumps(plan.recipe))
-    write_json(folder / "bindings.json", paths)
-    write_json(folder / "report.json", plan.compiled.report)
-
-
 def _interruption(chosen: Workload, seed: int) -> Interruption | None:
     """The kill comes at any moment of the step that follows, drawn from the seed."""
     if chosen.interrupt_after_update is None:
         return None
     share = random.Random(f"interruption {seed}").random()
     return Interruption(after_step=chosen.interrupt_after_update, step_share=share)
-
-
-def _environment(chosen: gpu.Chosen) -> dict[str, str]:
-    """Only the chosen card is visible to the worker, by the number that the driver gives it."""
-    variables = runner.worker_environment(chosen.profile.threads)
-    if chosen.card is None:
-        return variables
-    return variables | {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": str(chosen.card.index),
-    }
-
-
-def _limits(plan: Plan) -> Limits:
-    """On a GPU the worker caps its own pool; the driver counts context and libraries of the process too."""
-    contract = plan.workload.contract
-    if plan.chosen.card is None:
-        held = {"peak_rss_bytes": contract.peak_rss_gib}
-    else:
-        held = {"process_bytes": contract.peak_reserved_gib + _BESIDE_THE_POOL_GIB}
-    return Limits(
-        seconds=contract.device_hours * 3600,
-        held_bytes={name: int(limit * GIB) for name, limit in held.items()},
-        disk_bytes=int(contract.disk_gib * GIB),
-    )
-
-
-def _worker_arguments(plan: Plan, *, is_resumed: bool) -> list[str]:
-    profile = plan.chosen.profile
-    arguments = ["--device", profile.device, "--threads", str(profile.threads)]
-    if plan.chosen.card is not None:
-        pool_bytes = int(plan.workload.contract.peak_reserved_gib * GIB)
-        arguments += ["--pool-bytes", str(pool_bytes)]
-    return [*arguments, "--resume"] if is_resumed else arguments

@@ -168,6 +168,19 @@ def test_an_installed_package_knows_no_stack(tmp_path: Path) -> None:
     assert stack.minimum_driver("cu130", tmp_path) is None
 
 
+@pytest.mark.parametrize("driver", ["580.65.06", "596.49", None])
+def test_a_driver_that_is_new_enough_or_unknown_will_do(driver: str | None) -> None:
+    stack.require_driver("cu130", driver)
+
+
+@pytest.mark.parametrize("driver", ["570.86.10", "580.9"])  # numbers, not text: 9 is less than 65
+def test_a_driver_that_is_too_old_is_told_with_both_versions(driver: str) -> None:
+    with pytest.raises(CannotHere) as caught:
+        stack.require_driver("cu130", driver)
+    (problem,) = caught.value.problems
+    assert problem.reason == f"The cu130 stack needs driver 580.65.06, and this is {driver}"
+
+
 def test_the_oldest_driver_of_a_stack_is_stated() -> None:
     assert stack.minimum_driver("cu130") == "580.65.06"
     assert stack.minimum_driver("cpu") is None
