@@ -1,11 +1,15 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz lock clean
+.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock clean
 
 WORKLOAD ?=
 GPU ?=
 LAUNCHES ?=
+# A locked stack of containers/: in its image, or in an environment of its own.
+STACK ?=
+RUNTIME ?=
+export RUNTIME
 # Once .venv is there, its own Python keeps it up to date.
 PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 BIN := .venv/bin
@@ -17,8 +21,21 @@ export PYTHONNOUSERSITE := 1
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-bench: setup ## run a workload and write its record and page [WORKLOAD=smollm2-grpo GPU=4080 LAUNCHES=5]
-	@$(BIN)/miniverl bench $(WORKLOAD) $(if $(GPU),--gpu '$(GPU)') $(if $(LAUNCHES),--launches '$(LAUNCHES)')
+bench: $(if $(STACK),,setup) ## run a workload and write its record and page [WORKLOAD=smollm2-grpo GPU=4080 LAUNCHES=5 STACK=cu130 RUNTIME=docker|podman|apptainer|venv]
+	@$(if $(STACK),$(PYTHON) containers/launch.py '$(STACK)',$(BIN)/miniverl) bench $(WORKLOAD) \
+	  $(if $(GPU),--gpu '$(GPU)') $(if $(LAUNCHES),--launches '$(LAUNCHES)')
+
+image: ## build the image of a stack [STACK=cu130 RUNTIME=docker|podman|apptainer|buildah]
+	@$(PYTHON) containers/image.py $(STACK)
+
+image-check: ## build an image twice without an engine, compare digests, and run it (buildah, mmdebstrap; minutes) [STACK=cpu]
+	@$(PYTHON) containers/reproduce.py $(STACK)
+
+pin-images: ## pin what the base's tag points to now
+	@$(PYTHON) containers/pin_images.py
+
+recipes: ## write the Containerfiles and definitions again
+	@$(PYTHON) containers/recipes.py
 
 learn: setup ## does the policy learn? three seeds of smollm2-grpo-learn, and the table of docs/learning.md
 	@for seed in 1 2 3; do \
@@ -55,7 +72,10 @@ lint: setup-test ## style and import rules
 
 types: setup-test $(NS) ## types
 	@$(BIN)/mypy -p miniverl.engine -p miniverl.compiler -p miniverl.bench
-	@$(BIN)/mypy containers/install.py containers/lock.py
+	@cd containers && ../$(BIN)/mypy --config-file ../pyproject.toml *.py
+
+handoff-check: setup-test fetch ## does verl itself go on from a bundle? [VERL_PYTHON=an interpreter with verl 0.9.0]
+	@VERL_PYTHON='$(VERL_PYTHON)' $(BIN)/pytest -q tests/bench/handoff/prove_upstream.py
 
 schemas: setup ## generate the JSON Schemas in bench/schemas again
 	@$(BIN)/python -m miniverl.bench.schema
@@ -65,6 +85,7 @@ fuzz: setup-test fetch ## 1,000 mutated launches: each is accepted or told what 
 
 lock: setup-test ## resolve pyproject.toml into containers/locks again [UPGRADE=--upgrade]
 	@$(BIN)/python containers/lock.py $(UPGRADE)
+	@$(BIN)/python containers/recipes.py
 
 clean: ## remove what runs have written; .venv and the cache stay
 	@rm -rf build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

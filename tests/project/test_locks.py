@@ -41,7 +41,9 @@ def required(lock: str) -> list[str]:
     groups = PROJECT["dependency-groups"]
     if lock in MAIN_LOCKS:
         return core if lock == "compile" else run
-    return [each for each in run if not each.startswith("torch==")] if lock in STACKS else groups[lock]
+    return (
+        [each for each in run if not each.startswith("torch==")] if lock in STACKS else groups[lock]
+    )
 
 
 def lock_module() -> ModuleType:
