@@ -5,6 +5,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from miniverl.bench.cache import MANIFEST, wrong_digest
@@ -29,25 +30,29 @@ def fill(pin: GitPin, folder: Path, progress: Progress) -> None:
 
 def wrong_content(pin: GitPin, folder: Path) -> list[Problem]:
     """Whether the folder's tree is another one. Every byte and name is in its hash."""
-    found = tree_sha1(folder)
+    found = tree_sha1(folder, pin.submodules)
     return [] if found == pin.tree else [wrong_digest(folder, pin.tree, found)]
 
 
-def tree_sha1(folder: Path) -> str:
-    """As `git rev-parse COMMIT^{tree}` says it of a commit with these files; empty folders do not count."""
+def tree_sha1(folder: Path, submodules: Mapping[str, str], inside: str = "") -> str:
+    """As `git rev-parse COMMIT^{tree}` says it of a commit with these files; a submodule is an empty folder."""
     entries = []
     for path in folder.iterdir():
         if path.name == MANIFEST:
             continue
         if path.is_symlink():
             mode, sha1 = b"120000", _object("blob", os.fsencode(path.readlink()))
+        elif inside + path.name in submodules:
+            mode, sha1 = b"160000", submodules[inside + path.name]
         elif path.is_dir():
-            mode, sha1 = b"40000", tree_sha1(path)
+            mode, sha1 = b"40000", tree_sha1(path, submodules, f"{inside}{path.name}/")
         else:
             mode = b"100755" if path.stat().st_mode & 0o100 else b"100644"
             sha1 = _object("blob", path.read_bytes())
         name = os.fsencode(path.name)
-        order = name + b"/" if mode == b"40000" else name  # git sorts folders as if so written
+        order = (
+            name + b"/" if mode in (b"40000", b"160000") else name
+        )  # git sorts folders as if so written
         entries.append((order, mode + b" " + name + b"\0" + bytes.fromhex(sha1)))
     return _object("tree", b"".join(entry for _, entry in sorted(entries)))
 

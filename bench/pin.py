@@ -99,6 +99,7 @@ class GitPin:
     repository: str  # what `git fetch` takes
     commit: str
     tree: str
+    submodules: Mapping[str, str]  # folder -> commit: they count in the hash, and are not fetched
     mirrors: tuple[str, ...] = ()
 
 
@@ -152,7 +153,7 @@ _KINDS: Mapping[str, type[ModelPin | GitPin | GeneratedPin]] = {
     "git": GitPin,
     "generated": GeneratedPin,
 }
-_DOCUMENTS = ("models.yaml", "datasets.yaml")
+_DOCUMENTS = ("upstream.yaml", "models.yaml", "datasets.yaml")
 _LIGHT_HIDDEN_SIZE = 256
 
 

@@ -30,6 +30,7 @@ def pin(tmp_path: Path) -> GitPin:
     (source / "link").symlink_to("a/inner.py")
     git(source, "init", "--quiet")
     git(source, "add", "--all")
+    git(source, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},vendored")
     git(source, "commit", "--quiet", "--message", "one")
     return GitPin(
         kind="git",
@@ -38,6 +39,7 @@ def pin(tmp_path: Path) -> GitPin:
         repository=f"file://{source}",
         commit=git(source, "rev-parse", "HEAD"),
         tree=git(source, "rev-parse", "HEAD^{tree}"),
+        submodules={"vendored": "1" * 40},
     )
 
 
@@ -51,8 +53,9 @@ def test_a_commits_files_have_the_hash_that_git_gives_their_tree(
     pin: GitPin, tmp_path: Path
 ) -> None:
     folder = filled(pin, tmp_path / "filled")
+    assert list((folder / "vendored").iterdir()) == []
 
-    assert git_tree.tree_sha1(folder) == pin.tree
+    assert git_tree.tree_sha1(folder, pin.submodules) == pin.tree
     assert git_tree.wrong_content(pin, folder) == []
     assert (folder / "a" / "inner.py").read_text() == "a/inner.py\n"
 

@@ -10,6 +10,7 @@ from miniverl.bench.pin import (
     DerivedPin,
     GeneratedPin,
     GgufPin,
+    GitPin,
     HubPin,
     ShapePin,
     UpstreamPin,
@@ -38,7 +39,7 @@ def _reasons(plain: object) -> dict[str, str]:
 
 
 def test_every_pin_names_its_licence_and_content() -> None:
-    kinds = {UpstreamPin, GgufPin, DerivedPin, ShapePin, HubPin, GeneratedPin}
+    kinds = {UpstreamPin, GitPin, GgufPin, DerivedPin, ShapePin, HubPin, GeneratedPin}
     assert {type(one) for one in pins().values()} == kinds
     assert {one.licence for one in pins().values()} == {"Apache-2.0"}
 
