@@ -72,7 +72,7 @@ lint: setup-test ## style and import rules
 
 types: setup-test $(NS) ## types
 	@$(BIN)/mypy -p miniverl.engine -p miniverl.compiler -p miniverl.bench
-	@cd containers && ../$(BIN)/mypy --config-file ../pyproject.toml *.py
+	@cd containers && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache *.py
 
 handoff-check: setup-test fetch ## does verl itself go on from a bundle? [VERL_PYTHON=an interpreter with verl 0.9.0]
 	@VERL_PYTHON='$(VERL_PYTHON)' $(BIN)/pytest -q tests/bench/handoff/prove_upstream.py

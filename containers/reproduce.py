@@ -100,7 +100,8 @@ def pip_settings() -> tuple[Path, list[str]]:
     path.write_text("\n".join(["[global]", *(f"{name} = {kept[name]}" for name in sorted(kept))]))
     places = [urlsplit(word) for value in kept.values() for word in value.split()]
     named = [Path(each.path) for each in places if not each.netloc and each.path.startswith("/")]
-    folders = {path if path.is_dir() else path.parent for path in named}
+    # A file is seen with its folder, and an index with the files that lie beside it.
+    folders = {path if path.is_dir() and path.name != "simple" else path.parent for path in named}
     return path, [f"--volume={folder}:{folder}:ro" for folder in sorted(folders) if folder.is_dir()]
 
 
