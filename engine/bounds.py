@@ -194,6 +194,7 @@ def _missing_parts(plain: Plain, origin: str) -> Iterator[Problem]:
     if adapter is not None and plain["policy"]["lora"] is None:
         reason = "the recipe trains every weight, and starts from no adapter"
         yield _problem("policy.adapter_sha256", adapter, origin, reason)
+    yield from _quantised_misfits(plain, origin)
     reward = plain["reward"]
     for part, name in (("model", "reward_model"), ("function", "function")):
         if (reward[part] is not None) != (reward["scorer"] == name):
@@ -203,6 +204,17 @@ def _missing_parts(plain: Plain, origin: str) -> Iterator[Problem]:
         yield from _distillation_misfits(plain["distillation"], origin)
     if plain["rollout_correction"] is not None:
         yield from _correction_misfits(plain["rollout_correction"], origin)
+
+
+def _quantised_misfits(plain: Plain, origin: str) -> Iterator[Problem]:
+    quantization = plain["policy"].get("quantization")
+    if quantization is not None and plain["policy"]["lora"] is None:
+        reason = "weights of 4 bits are frozen, and without an adapter nothing would be trained"
+        yield _problem("policy.quantization", quantization, origin, reason)
+    weights = plain["rollout"].get("weights")
+    if weights is not None and weights != quantization:
+        reason = f"the policy's weights are not in {weights}"
+        yield _problem("rollout.weights", weights, origin, reason)
 
 
 def _distillation_misfits(distillation: Plain, origin: str) -> Iterator[Problem]:

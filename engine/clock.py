@@ -20,7 +20,7 @@ class Counted:
 
 class Clock:
     def __init__(self, journal: Callable[[Event], None], device: torch.device) -> None:
-        self._journal = journal
+        self.tell = journal
         self._device = device
 
     @contextmanager
@@ -31,7 +31,7 @@ class Clock:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         seconds = before + time.perf_counter() - started
-        self._journal(PhaseFinished(step=step, phase=phase, seconds=seconds, tokens=counted.tokens))
+        self.tell(PhaseFinished(step=step, phase=phase, seconds=seconds, tokens=counted.tokens))
 
 
 def peak_bytes(device: torch.device) -> dict[str, int]:

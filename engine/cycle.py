@@ -14,7 +14,7 @@ from miniverl.engine import models
 from miniverl.engine.assemble import Assembled, Scored, assemble
 from miniverl.engine.clock import Clock
 from miniverl.engine.decoder import Decoder
-from miniverl.engine.events import Phase
+from miniverl.engine.events import Phase, SamplerLoaded
 from miniverl.engine.experience import TeacherTargets
 from miniverl.engine.gather import Gathered, Judged, gather
 from miniverl.engine.inputs import LoadedInputs
@@ -52,7 +52,9 @@ class Cycle:
         self._loaded = loaded
         self._roles = roles
         self._clock = clock
-        self._decoder = Decoder(roles.policy, models.DTYPES[recipe.rollout.dtype])
+        rollout = recipe.rollout
+        self._decoder = Decoder(roles.policy, models.DTYPES[rollout.dtype], rollout.weights)
+        self._is_sampler_told = recipe.policy.quantization is None
 
     def run(self, step: int, cursor: Cursor, *, kl_coefficient: float | None) -> Cycled:
         """The step whose data begins at `cursor`. Raises Refused where nothing can be learnt from it."""
@@ -89,7 +91,7 @@ class Cycle:
         wanted = self._recipe.validation
         assert wanted is not None, "called for a recipe that validates"
         with self._clock.phase("validation", step) as counted:
-            self._decoder.load()
+            self._load_decoder()
             responses = generate(
                 self._decoder,
                 self._loaded.held_out,
@@ -107,7 +109,7 @@ class Cycle:
     ) -> list[Response]:
         with self._clock.phase("rollout", step) as counted:
             if not earlier:
-                self._decoder.load()
+                self._load_decoder()
             responses = generate(
                 self._decoder,
                 prompts,
@@ -118,6 +120,18 @@ class Cycle:
             )
             counted.tokens = sum(len(each.tokens) for each in responses)
         return responses
+
+    def _load_decoder(self) -> None:
+        self._decoder.load()
+        if not self._is_sampler_told:
+            self._is_sampler_told = True
+            self._clock.tell(
+                SamplerLoaded(
+                    weights=self._recipe.rollout.weights or "merged",
+                    dtype=self._recipe.rollout.dtype,
+                    bytes=self._decoder.num_bytes,
+                )
+            )
 
     def _rewarded(self, step: int, responses: Sequence[Response]) -> list[Judged]:
         with self._clock.phase("reward", step):

@@ -1,9 +1,8 @@
 """Decoding: a forward for the Llama family that reads each weight once per token and keeps its cache in place.
 
-Projections of one input are fused, adapters are merged into them, each prompt runs once for all of its samples,
-finished rows leave the batch, and others take their place at any time. On a CPU the weights are packed for oneDNN, whose products for a row do not
-depend on the other rows (observed for two rows and more), so a row's numbers do not depend on the batch
-composition; attention runs over a fixed multiple of columns for the same reason.
+Each prompt runs once for all of its samples, finished rows leave the batch, and others take their place at any time.
+A row's numbers do not depend on the batch composition: its products do not (engine/products.py), and attention runs
+over a fixed multiple of columns.
 
 Axes: L layers, B rows, T cache columns (a row's token t is at column t), P tokens of one prompt, H hidden,
 Q query heads, K key and value heads, D head size, V vocabulary.
@@ -15,13 +14,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from miniverl.engine import layer as layers
 from miniverl.engine.layer import Layer, Product, Rotation
-from miniverl.engine.lora import LoraLinear, write_effective_weight
 from miniverl.engine.models import Model
+from miniverl.engine.products import Products
+from miniverl.engine.recipe import Quantization
 
 _COLUMNS = 32  # attention reads the cache up to a multiple of this
 
@@ -36,11 +36,18 @@ class Prefilled:
 
 
 class Decoder:
-    """The policy's weights in decoding form, and the cache of one batch of rows."""
+    """The policy's weights in decoding form, and the cache of one batch of rows.
 
-    def __init__(self, model: Model, dtype: torch.dtype) -> None:
+    `num_bytes` are those that the weights take beside the policy's own, once they are loaded.
+    """
+
+    num_bytes: int
+
+    def __init__(self, model: Model, dtype: torch.dtype, over: Quantization | None = None) -> None:
+        """In `dtype`, over a copy of the weights with adapters merged, or `over` quantised ones as they are."""
         self._network = model.network
         self._dtype = dtype
+        self._over = over
         self.device = model.device
         self._shape = layers.shape_of(self._network)
         self._layers: list[Layer] = []
@@ -48,15 +55,19 @@ class Decoder:
 
     @torch.no_grad()
     def load(self) -> None:
-        """Take over the policy's present weights, adapters merged."""
+        """Take over the policy's present weights and adapters."""
         body = self._network.base_model
+        embedding_VH = body.embed_tokens.weight
+        products = Products(embedding_VH, self._dtype, self._over)
         self._layers.clear()  # before the new ones are made: both together need twice the memory
-        self._layers += [self._fused(layer) for layer in body.layers]
-        self._embedding_VH = self._own(body.embed_tokens.weight)
-        self._norm = self._own(body.norm.weight)
+        self._layers += [self._fused(layer, products) for layer in body.layers]
+        self._embedding_VH = products.own(embedding_VH)
+        self._norm = products.own(body.norm.weight)
+        self.num_bytes = products.num_bytes
         head = self._network.get_output_embeddings()
         if self._head is None or head.weight.requires_grad:
-            self._head = self._product([head])
+            self._head = products.single(head)
+        self.num_bytes += head.weight.numel() * self._dtype.itemsize
 
     @torch.inference_mode()
     def open(self, num_rows: int, longest: int) -> None:
@@ -160,63 +171,17 @@ class Decoder:
     def _rotation(self, positions_S: Tensor) -> Rotation:
         return Rotation(self._rotations.cosine[positions_S], self._rotations.sine[positions_S])
 
-    def _fused(self, module: Any) -> Layer:
+    def _fused(self, module: Any, products: Products) -> Layer:
         attention, mlp, shape = module.self_attn, module.mlp, self._shape
-        live = layers.live_layer(module, shape)
-        query_key_value = self._product([attention.q_proj, attention.k_proj, attention.v_proj])
-        heads = [shape.num_query_heads, shape.num_kv_heads, shape.num_kv_heads]
-        gate_up = self._product([mlp.gate_proj, mlp.up_proj])
+        live, own = layers.live_layer(module, shape), products.own
         return Layer(
-            query_key_value=partial(
-                _split, query_key_value, [each * shape.head_size for each in heads]
-            ),
-            out=self._product([attention.o_proj]),
-            gate_up=partial(_split, gate_up, [mlp.gate_proj.weight.shape[0]] * 2),
-            down=self._product([mlp.down_proj]),
-            attention_norm=self._own(live.attention_norm),
-            query_norm=None if live.query_norm is None else self._own(live.query_norm),
-            key_norm=None if live.key_norm is None else self._own(live.key_norm),
-            mlp_norm=self._own(live.mlp_norm),
+            query_key_value=products.joined([attention.q_proj, attention.k_proj, attention.v_proj]),
+            out=products.single(attention.o_proj),
+            gate_up=products.joined([mlp.gate_proj, mlp.up_proj]),
+            down=products.single(mlp.down_proj),
+            attention_norm=own(live.attention_norm),
+            query_norm=None if live.query_norm is None else own(live.query_norm),
+            key_norm=None if live.key_norm is None else own(live.key_norm),
+            mlp_norm=own(live.mlp_norm),
             shape=shape,
         )
-
-    def _own(self, weight: Tensor) -> Tensor:
-        return weight.detach().to(self._dtype)
-
-    def _product(self, layers: Sequence[nn.Linear | LoraLinear]) -> Product:
-        """x -> x W^T (+ bias) for the layers' weights one below the other."""
-        sizes = [layer.weight.shape[0] for layer in layers]
-        weight = layers[0].weight.new_empty(sum(sizes), layers[0].weight.shape[1])
-        for layer, part in zip(layers, weight.split(sizes), strict=True):
-            write_effective_weight(layer, part)
-        weight = weight.to(self._dtype)
-        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        bias = torch.cat(biases).detach().to(self._dtype) if biases else None
-        if self.device.type == "cpu" and _can_pack(self._dtype):
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_ROWS)
-            return partial(_packed_linear, packed, bias)
-        return partial(_linear, weight, bias)
-
-
-_PACKED_ROWS = 16  # the row count that the packed layout is chosen for; any other works
-
-
-def _can_pack(dtype: torch.dtype) -> bool:
-    """Whether oneDNN is there and multiplies this type on this CPU."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    is_bfloat16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return dtype == torch.float32 or bool(is_bfloat16)
-
-
-def _split(product: Product, sizes: list[int], inputs: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(product(inputs), sizes, -1)
-
-
-def _linear(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    return functional.linear(inputs, weight, bias)
-
-
-def _packed_linear(packed: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, packed, bias, "none", [], "")
-    return outputs

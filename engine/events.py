@@ -57,6 +57,30 @@ class ModelLoaded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WeightsQuantised:
+    """The quantised part of a role's weights: what it takes, and whether an earlier run had quantised it."""
+
+    name: ClassVar[str] = "weights_quantised"
+    role: str
+    bytes: int
+    is_from_cache: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplerLoaded:
+    """What a policy with quantised weights is sampled over: "merged", a copy of its own, or "nf4", the weights themselves.
+
+    `bytes` are those that sampling adds to the policy's. How far its log-probabilities are from the policy's is
+    among each step's metrics (sampler_difference).
+    """
+
+    name: ClassVar[str] = "sampler_loaded"
+    weights: str
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepStarted:
     name: ClassVar[str] = "step_started"
     step: int  # counted from 1
@@ -124,6 +148,8 @@ Event = (
     ImportsDone
     | RunStarted
     | ModelLoaded
+    | WeightsQuantised
+    | SamplerLoaded
     | StepStarted
     | PhaseFinished
     | StepFinished

@@ -30,7 +30,10 @@ _WANTED: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """Where the inputs are whose content the recipe names; `teachers` in the recipe's order."""
+    """Where the inputs are whose content the recipe names; `teachers` in the recipe's order.
+
+    And where quantised weights are kept from one run to the next; None: nowhere.
+    """
 
     model: Path
     train: Path
@@ -40,9 +43,12 @@ class Inputs:
     reward_model: Path | None = None
     reward_function: Path | None = None
     teachers: tuple[Path, ...] = ()
+    quantised: Path | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe, paths: Mapping[str, Path]) -> "Inputs":
+    def of(
+        cls, recipe: Recipe, paths: Mapping[str, Path], quantised: Path | None = None
+    ) -> "Inputs":
         """From paths by the names of `recipe.inputs`, every one of them there."""
         teachers = () if recipe.distillation is None else recipe.distillation.teachers
         return cls(
@@ -54,6 +60,7 @@ class Inputs:
             reward_model=paths.get("reward_model"),
             reward_function=paths.get("reward_function"),
             teachers=tuple(paths[teacher.input] for teacher in teachers),
+            quantised=quantised,
         )
 
 

@@ -136,7 +136,8 @@ class _Training:
         self._journal = journal
         self._clock = clock
         self._logs = {name: Log(out / name) for name in folder.LOGS}
-        if recipe.policy.lora is not None and recipe.rollout.dtype != "float32":
+        is_merged = recipe.policy.lora is not None and recipe.rollout.weights is None
+        if is_merged and recipe.rollout.dtype != "float32":
             journal(_merged_in(recipe.rollout.dtype))
 
     def go(self, state: State, last_step: int, is_stopping: Callable[[], bool]) -> int:

@@ -1,6 +1,7 @@
 """Low-rank adapters on linear layers: y = x W^T + (alpha / rank) (x A^T) B^T, with W frozen.
 
-Named, initialised and exported as peft does it (LoRA: arXiv 2106.09685), without its import time.
+Named, initialised and exported as peft does it (LoRA: arXiv 2106.09685), without its import time. W may be
+quantised (engine/nf4.py); the adapter never is.
 """
 
 import json
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from miniverl.engine import seeds
+from miniverl.engine.nf4 import Nf4Linear, Nf4Weight, linear
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.recipe import Lora
 
@@ -25,19 +27,24 @@ _NO_LAYER = "no layer is left to put an adapter on: nothing would be trained"
 class LoraLinear(nn.Module):
     """A frozen linear layer and its adapter. `weight` keeps its name, so that the base's names stay."""
 
-    def __init__(self, base: nn.Linear, lora: Lora, generator: torch.Generator) -> None:
+    weight: Tensor | Nf4Weight
+
+    def __init__(
+        self, base: nn.Linear | Nf4Linear, lora: Lora, generator: torch.Generator, like: Tensor
+    ) -> None:
+        """The adapter has the type and the device of `like`."""
         super().__init__()
         self.weight = base.weight
         self.bias = base.bias
         self.scale = lora.alpha / lora.rank
         down = torch.empty(lora.rank, base.in_features)
         nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
-        self.lora_A = nn.Parameter(down.to(base.weight))
-        self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, lora.rank))
+        self.lora_A = nn.Parameter(down.to(like))
+        self.lora_B = nn.Parameter(like.new_zeros(base.out_features, lora.rank))
         self.is_enabled = True
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs = functional.linear(inputs, self.weight, self.bias)
+        outputs = linear(inputs, self.weight, self.bias)
         if not self.is_enabled:
             return outputs
         down = functional.linear(inputs, self.lora_A)
@@ -46,7 +53,11 @@ class LoraLinear(nn.Module):
         return torch.addmm(outputs, down, self.lora_B.T, alpha=self.scale)
 
 
-def attach(network: nn.Module, head: nn.Module, lora: Lora, seed: int) -> None:
+Linear = nn.Linear | Nf4Linear | LoraLinear
+_LINEARS = (nn.Linear, Nf4Linear)
+
+
+def attach(network: Any, head: nn.Module, lora: Lora, seed: int) -> None:
     """Freeze `network` and put an adapter on every targeted linear layer, in place.
 
     A is drawn for each layer by its name, B is zero: the adapted network starts as the base network.
@@ -55,14 +66,16 @@ def attach(network: nn.Module, head: nn.Module, lora: Lora, seed: int) -> None:
     linears = {
         name: module
         for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
+        if isinstance(module, _LINEARS) and module is not head
     }
     targets = _targets(list(linears), lora)
+    like: Tensor = network.get_input_embeddings().weight
     network.requires_grad_(False)
     for name in targets:
         generator = seeds.generator(seed, f"lora:{name}")
         parent, _, leaf = name.rpartition(".")
-        setattr(network.get_submodule(parent), leaf, LoraLinear(linears[name], lora, generator))
+        adapted = LoraLinear(linears[name], lora, generator, like)
+        setattr(network.get_submodule(parent), leaf, adapted)
 
 
 def adapters(network: nn.Module) -> dict[str, LoraLinear]:
@@ -84,12 +97,14 @@ def disabled(network: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def write_effective_weight(layer: nn.Linear | LoraLinear, into: Tensor) -> None:
+def write_effective_weight(layer: Linear, into: Tensor) -> None:
     """Write W + (alpha / rank) B A of an adapted layer, W of a plain one."""
+    held = layer.weight
+    weight = held.dense(into.dtype) if isinstance(held, Nf4Weight) else held
     if isinstance(layer, LoraLinear):
-        torch.addmm(layer.weight, layer.lora_B, layer.lora_A, alpha=layer.scale, out=into)
+        torch.addmm(weight, layer.lora_B, layer.lora_A, alpha=layer.scale, out=into)
     else:
-        into.copy_(layer.weight)
+        into.copy_(weight)
 
 
 def peft_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -151,7 +166,7 @@ def _shortest_names(network: nn.Module) -> set[str]:
     """Last parts of the adapted layers' names where those select the same layers, else whole names."""
     adapted = set(adapters(network))
     leaves = {name.rpartition(".")[2] for name in adapted}
-    plain = {name for name, each in network.named_modules() if isinstance(each, nn.Linear)}
+    plain = {name for name, each in network.named_modules() if isinstance(each, _LINEARS)}
     is_ambiguous = any(_matches(name, leaf) for name in plain for leaf in leaves)
     return adapted if is_ambiguous else leaves
 

@@ -16,9 +16,10 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from miniverl.engine import lora, prompts
+from miniverl.engine import lora, nf4, prompts
 from miniverl.engine.adapter import load_adapter
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
+from miniverl.engine.quantised import Kept, load_quantised
 from miniverl.engine.recipe import Dtype
 from miniverl.engine.recipe import Policy as PolicyRecipe
 
@@ -65,20 +66,26 @@ class Model:
 
     def num_parameters(self) -> int:
         """Weights of the model itself; adapters are not counted."""
-        return sum(
-            each.numel()
-            for name, each in self.network.named_parameters()
-            if not name.endswith((".lora_A", ".lora_B"))
-        )
+        return num_weights(self.network)
 
     @property
     def _embedding_VH(self) -> Tensor:
-        """Has the type and the device of every parameter."""
+        """Has the type and the device of every parameter; quantised weights are none."""
         weight: Tensor = self.network.get_input_embeddings().weight
         return weight
 
 
 Reference = Callable[[], AbstractContextManager[Model]]
+
+
+def num_weights(network: nn.Module) -> int:
+    """Of the network itself: quantised ones count, those of adapters do not."""
+    plain = sum(
+        each.numel()
+        for name, each in network.named_parameters()
+        if not name.endswith((".lora_A", ".lora_B"))
+    )
+    return plain + sum(each.numel() for _, each in nf4.nf4_weights(network))
 
 
 class Tokenizer(prompts.Tokenizer, Protocol):
@@ -122,12 +129,22 @@ def load_policy(
     adapter_seed: int,
     device: str,
     adapter: Path | None = None,
+    kept: Kept | None = None,
+    role: str = "policy",
 ) -> Model:
     """The model in `folder`, ready to be trained; its adapter is new, or the one in the folder `adapter`.
 
     Raises WrongCall for a folder that holds no such model.
     """
-    network = load_network(AutoModelForCausalLM, folder, DTYPES[recipe.parameter_dtype], device)
+    dtype = DTYPES[recipe.parameter_dtype]
+    if recipe.quantization is None:
+        network = load_network(AutoModelForCausalLM, folder, dtype, device)
+    else:
+        assert kept is not None, "who loads quantised weights says where they stay"
+        sha256 = recipe.weights_sha256
+        network = load_quantised(
+            AutoModelForCausalLM, folder, sha256, dtype, device, kept, role=role
+        )
     if recipe.lora is not None:
         lora.attach(network, network.get_output_embeddings(), recipe.lora, adapter_seed)
         if adapter is not None:

@@ -1,13 +1,14 @@
 """The recipe: everything that decides what a run computes, and nothing about where it runs.
 
 A recipe holds content digests, never paths, so that one launch compiled on two machines has one digest.
-No field has a default: the compiler states each of them, or the recipe does not exist. Loads no torch.
+The compiler states each field, or the recipe does not exist; a default is None and says what older recipes mean.
+Loads no torch.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 import rfc8785
@@ -32,6 +33,8 @@ SCHEMA_VERSION = 2
 _FIX = "Compile the launch again"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+# Of the frozen weights of a body's linear layers (engine/nf4.py); None: they are in the type stated beside.
+Quantization = Literal["nf4"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +81,8 @@ class Policy:
     compute_dtype: Dtype  # scoring and update
     lora: Lora | None
     checkpoints_activations: bool
-    # What `lora` starts from; None: a new adapter. It came later: without one, a recipe keeps its digest.
-    adapter_sha256: str | None = None
+    adapter_sha256: str | None = None  # what `lora` starts from; None: a new adapter
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +94,8 @@ class Rollout:
     top_k: int  # 0: off
     ignores_eos: bool
     dtype: Dtype
+    # "nf4": over the policy's quantised weights, its adapter beside; None: over a copy in `dtype`, adapter merged.
+    weights: Quantization | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +116,7 @@ class RewardModel:
 
     weights_sha256: str
     dtype: Dtype
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,6 +187,7 @@ class Teacher:
     key: str | None
     weights_sha256: str
     dtype: Dtype
+    quantization: Quantization | None = None
 
     @property
     def input(self) -> str:
@@ -217,6 +224,8 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
+    """Fields of its parts that have a default came later: where they hold it, a recipe keeps its digest."""
+
     schema_version: int
     seeds: Seeds
     data: Data
@@ -261,10 +270,18 @@ class Recipe:
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain JSON values."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(recipe), allow_nan=False))
-    if recipe.policy.adapter_sha256 is None:
-        del plain["policy"]["adapter_sha256"]
+    plain: dict[str, Any] = json.loads(json.dumps(_stated(recipe), allow_nan=False))
     return plain
+
+
+def _stated(value: Any) -> Any:
+    """Without the fields that hold their default."""
+    if is_dataclass(value):
+        held = {part: getattr(value, part.name) for part in fields(value)}
+        return {part.name: _stated(its) for part, its in held.items() if its != part.default}
+    if isinstance(value, tuple):
+        return [_stated(item) for item in value]
+    return value
 
 
 def dumps(recipe: Recipe) -> str:

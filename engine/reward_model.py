@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from miniverl.engine import models
 from miniverl.engine.digest import other_weights
 from miniverl.engine.problem import Problem, Refused, WrongCall, told_of
+from miniverl.engine.quantised import Kept, load_quantised
 from miniverl.engine.recipe import RewardModel as RewardModelRecipe
 from miniverl.engine.reward import Answer
 from miniverl.engine.trajectory import Prompt
@@ -41,20 +42,25 @@ class RewardModel:
             self._tokenizer: Any = models.load_tokenizer(folder)
             _require_weights(folder, recipe.weights_sha256)
 
-    def load(self, device: str) -> None:
+    def load(self, device: str, kept: Kept | None = None) -> None:
         """Raises WrongCall where the weights are not a classifier's with one output."""
         dtype = models.DTYPES[self._recipe.dtype]
+        kind, sha256 = AutoModelForSequenceClassification, self._recipe.weights_sha256
         with told_of(field=_NAME, fix=_FIX):
-            network = models.load_network(
-                AutoModelForSequenceClassification, self._folder, dtype, device
-            )
+            if self._recipe.quantization is None:
+                network = models.load_network(kind, self._folder, dtype, device)
+            else:
+                assert kept is not None, "who loads quantised weights says where they stay"
+                network = load_quantised(
+                    kind, self._folder, sha256, dtype, device, kept, role=_NAME
+                )
         if network.num_labels != 1:
             reason = f"it has {network.num_labels} outputs, and a reward is one number"
             raise WrongCall([_problem(self._folder, reason)])
         self.network = network.requires_grad_(False)
 
     def num_parameters(self) -> int:
-        return sum(each.numel() for each in self.network.parameters())
+        return models.num_weights(self.network)
 
     def score(self, prompt: Prompt, answer: Answer) -> float:
         """The classifier's raw output. Raises Refused for a conversation that is longer than the model reads."""

@@ -14,6 +14,7 @@ from miniverl.engine.events import ModelLoaded
 from miniverl.engine.inputs import Inputs, LoadedInputs
 from miniverl.engine.journal import Journal
 from miniverl.engine.models import Model, Reference
+from miniverl.engine.quantised import Kept
 from miniverl.engine.recipe import Critic, Recipe
 from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.teachers import Teachers, load_teachers
@@ -44,6 +45,7 @@ def load_roles(
     recipe: Recipe, inputs: Inputs, loaded: LoadedInputs, journal: Journal, device: str
 ) -> Roles:
     """As they are when a run starts; a checkpoint is restored into them afterwards."""
+    kept = Kept(folder=inputs.quantised, tell=journal)
     started = time.perf_counter()
     policy = models.load_policy(
         recipe.policy,
@@ -51,11 +53,12 @@ def load_roles(
         adapter_seed=recipe.seeds.parameters,
         device=device,
         adapter=inputs.adapter,
+        kept=kept,
     )
     _report(journal, "policy", policy, policy.trained(), started)
     if loaded.reward_model is not None:
         started = time.perf_counter()
-        loaded.reward_model.load(device)
+        loaded.reward_model.load(device, kept)
         _report(journal, "reward_model", loaded.reward_model, {}, started)
     critic = critic_optimizer = None
     if recipe.critic is not None:
@@ -67,7 +70,7 @@ def load_roles(
         critic=critic,
         critic_optimizer=critic_optimizer,
         reference=_reference(recipe, policy, journal),
-        teachers=_teachers(recipe, inputs, loaded, journal, device),
+        teachers=_teachers(recipe, inputs, loaded, journal, device, kept),
     )
 
 
@@ -91,12 +94,19 @@ def _reference(recipe: Recipe, policy: Model, journal: Journal) -> Reference | N
 
 
 def _teachers(
-    recipe: Recipe, inputs: Inputs, loaded: LoadedInputs, journal: Journal, device: str
+    recipe: Recipe,
+    inputs: Inputs,
+    loaded: LoadedInputs,
+    journal: Journal,
+    device: str,
+    kept: Kept,
 ) -> Teachers | None:
     if recipe.distillation is None:
         return None
     started = time.perf_counter()
-    teachers = load_teachers(recipe.distillation, inputs.teachers, loaded.teacher_of_prompt, device)
+    teachers = load_teachers(
+        recipe.distillation, inputs.teachers, loaded.teacher_of_prompt, device, kept
+    )
     for teacher, model in zip(recipe.distillation.teachers, teachers.models, strict=True):
         _report(journal, teacher.input, model, {}, started)
     return teachers

@@ -13,6 +13,7 @@ from miniverl.engine.digest import other_weights
 from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model
 from miniverl.engine.problem import Problem, WrongCall
+from miniverl.engine.quantised import Kept
 from miniverl.engine.recipe import Distillation, Policy, Teacher
 from miniverl.engine.teach import target_row, teacher_targets
 from miniverl.engine.trajectory import Prompt, Trajectory
@@ -100,29 +101,36 @@ def check_teachers(
 
 
 def load_teachers(
-    recipe: Distillation, folders: Sequence[Path], of_prompt: Mapping[int, int], device: str
+    recipe: Distillation,
+    folders: Sequence[Path],
+    of_prompt: Mapping[int, int],
+    device: str,
+    kept: Kept | None = None,
 ) -> Teachers:
     """The teachers in memory. Raises WrongCall for a folder that holds no whole model."""
     return Teachers(
         recipe=recipe,
         models=tuple(
-            load_frozen(teacher, folder, device)
+            load_frozen(teacher, folder, device, kept)
             for teacher, folder in zip(recipe.teachers, folders, strict=True)
         ),
         of_prompt=of_prompt,
     )
 
 
-def load_frozen(teacher: Teacher, folder: Path, device: str) -> Model:
-    """Weights and products in the teacher's type, and nothing to train."""
+def load_frozen(teacher: Teacher, folder: Path, device: str, kept: Kept | None = None) -> Model:
+    """Weights, where they are not quantised, and products in the teacher's type, and nothing to train."""
     recipe = Policy(
         weights_sha256=teacher.weights_sha256,
         parameter_dtype=teacher.dtype,
         compute_dtype=teacher.dtype,
         lora=None,
         checkpoints_activations=False,
+        quantization=teacher.quantization,
     )
-    model = models.load_policy(recipe, folder, adapter_seed=0, device=device)
+    model = models.load_policy(
+        recipe, folder, adapter_seed=0, device=device, kept=kept, role=teacher.input
+    )
     model.network.requires_grad_(False)
     return model
 

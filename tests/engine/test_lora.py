@@ -23,7 +23,7 @@ def _layer(rank: int, alpha: float) -> lora.LoraLinear:
     base = nn.Linear(2, 2, bias=False)
     base.weight.data = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     recipe = Lora(rank=rank, alpha=alpha, target_modules=("all-linear",), excluded_modules=())
-    return lora.LoraLinear(base, recipe, seeds.generator(0, "test"))
+    return lora.LoraLinear(base, recipe, seeds.generator(0, "test"), base.weight)
 
 
 def _adapted(
