@@ -7,7 +7,7 @@ sums; what is inside; the launch, compiled again; upstream's own judgement, in a
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,16 @@ def check(folder: Path, python: Path | None, progress: upstream.Progress) -> dic
     stages: dict[str, str] = {}
     found: list[Problem] = []
     asked: Mapping[str, Any] | None = None
-    for name, stage in (
-        ("files", lambda: handoff_tree.problems(root)),
-        ("payload", lambda: handoff_payload.problems(root)),
-        ("launch", lambda: _launch_problems(root, progress)),
-    ):
+    looks: Mapping[str, Callable[[], list[Problem]]] = {
+        "files": lambda: handoff_tree.problems(root),
+        "payload": lambda: handoff_payload.problems(root),
+        "launch": lambda: _launch_problems(root, progress),
+    }
+    for name, look in looks.items():
         if found:
             stages[name] = "not_assessed"
             continue
-        found = stage()
+        found = look()
         stages[name] = "failed" if found else "passed"
     if not found:
         asked = ask(root, python)

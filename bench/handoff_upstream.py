@@ -14,6 +14,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 # Dataclasses that upstream's workers are built from; the model's reads its folder and its tokenizer too.
@@ -58,26 +60,23 @@ def _judge(request: dict[str, Any], steps: list[dict[str, Any]]) -> None:
         OmegaConf.resolve(config)
 
     def validated() -> None:
-        from verl.trainer.ppo.utils import need_critic, need_reference_policy
-        from verl.utils.config import validate_config
-
-        validate_config(config, need_reference_policy(config), need_critic(config))
+        needs = import_module("verl.trainer.ppo.utils")
+        check = import_module("verl.utils.config").validate_config
+        check(config, needs.need_reference_policy(config), needs.need_critic(config))
 
     def instantiated(section: str) -> None:
-        from verl.utils.config import omega_conf_to_dataclass
-
-        omega_conf_to_dataclass(OmegaConf.select(config, section))
+        build = import_module("verl.utils.config").omega_conf_to_dataclass
+        build(OmegaConf.select(config, section))
 
     if not _tried("compose", composed, steps):
         return
     _tried("validate_config", validated, steps)
     sections = list(_SECTIONS)
     with contextlib.suppress(ImportError):
-        from verl.trainer.ppo.utils import need_critic
-
-        sections += ["critic"] if need_critic(config) else []
+        has_critic = import_module("verl.trainer.ppo.utils").need_critic(config)
+        sections += ["critic"] if has_critic else []
     for section in sections:
-        _tried(section, lambda name=section: instantiated(name), steps)
+        _tried(section, partial(instantiated, section), steps)
 
 
 def _tried(name: str, step: Callable[[], None], steps: list[dict[str, Any]]) -> bool:

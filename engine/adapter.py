@@ -23,6 +23,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # What peft computes otherwise with: at any other value the adapter is not the sum W + (alpha / r) B A.
 _PLAIN: Mapping[str, tuple[Any, ...]] = {
     "bias": ("none",),
+    "lora_dropout": (0, 0.0),
     "use_dora": (None, False),
     "use_rslora": (None, False),
     "fan_in_fan_out": (None, False),
@@ -85,7 +86,7 @@ def _config_reasons(path: Path, recipe: Lora) -> Iterator[str]:
         yield f"its peft_type is {config.get('peft_type')!r}, and only LORA is read"
     if config.get("r") != recipe.rank:
         yield f"its rank is {config.get('r')!r}, and the launch says {recipe.rank}"
-    alpha = config.get("lora_alpha")
+    alpha: Any = config.get("lora_alpha")
     if type(alpha) not in (int, float) or not math.isclose(alpha, recipe.alpha):
         yield f"its lora_alpha is {alpha!r}, and the launch says {recipe.alpha:g}"
     for name, plain in _PLAIN.items():

@@ -88,6 +88,7 @@ def _text(text: str) -> Change:
         (_config(r=3), "its rank is 3, and the launch says 2"),
         (_config(lora_alpha=8), "its lora_alpha is 8, and the launch says 4"),
         (_config(lora_alpha="4"), "its lora_alpha is '4'"),
+        (_config(lora_dropout=0.05), "its lora_dropout is 0.05, which computes something else"),
         (_config(use_dora=True), "its use_dora is True, which computes something else"),
         (_config(peft_type="IA3"), "only LORA is read"),
         (_text("{"), "is not JSON"),
