@@ -153,11 +153,8 @@ def _is_beyond_chance(a: Sequence[Values], b: Sequence[Values], names: Mapping[s
     return min(holm([p_outside(test, 0.0) for test in tests])) <= 1 - CONFIDENCE
 
 
-@click.command(help=__doc__)
-@click.argument("record", type=FILE)
-@json_option
 @answers
-def main(record: Path, as_json: bool) -> Exit:
+def _answer(record: Path, *, as_json: bool) -> Exit:
     test = self_test(load(record))
     if as_json:
         print_json(test.to_dict())
@@ -165,5 +162,12 @@ def main(record: Path, as_json: bool) -> Exit:
     return Exit.DONE if test.holds else Exit.NO
 
 
+@click.command(help=__doc__)
+@click.argument("record", type=FILE)
+@json_option
+def _main(record: Path, as_json: bool) -> None:
+    sys.exit(_answer(record, as_json=as_json))
+
+
 if __name__ == "__main__":
-    sys.exit(main(standalone_mode=False))
+    _main()

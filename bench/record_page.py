@@ -147,7 +147,8 @@ def _resume_rows(record: Json) -> Iterator[tuple[str, str]]:
         yield "why", resume["reason"]
     if resume["status"] == "not_checked":
         return
-    yield "killed", f"SIGKILL after update {units.absent(recipe['interrupt_after_updates'])}"
+    how = "interrupted" if version1(record) is not None else "SIGKILL"
+    yield "stopped", f"{how}, after update {units.absent(recipe['interrupt_after_updates'])}"
     if is_number(resume.get("kill_delay_seconds")):
         yield "delay of the kill", units.seconds(resume["kill_delay_seconds"])
     yield "updates of both halves", units.count(resume["global_optimizer_steps"])

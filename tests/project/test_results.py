@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from miniverl.bench import publish, validate
+from miniverl.bench import aa, publish, validate
+from miniverl.bench.results import num_launches
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -23,3 +24,12 @@ def test_every_record_is_valid_in_its_place_and_listed() -> None:
 def test_there_are_published_records_and_nothing_else_but_the_index() -> None:
     assert RECORDS
     assert {*RESULTS.rglob("*.json")} - {*RECORDS} == {RESULTS / "index.json"}
+
+
+def test_the_suite_against_itself_holds_as_published() -> None:
+    loaded = [validate.load(path) for path in RECORDS if "smollm2-grpo-ci" in path.parts]
+    [record] = [each for each in loaded if num_launches(each) >= aa.LAUNCHES]
+    test = aa.self_test(record)
+    assert test.holds
+    shown = (ROOT / "docs" / "compare.md").read_text("utf-8")
+    assert all(line.partition("inconclusive")[0] in shown for line in test.lines())
