@@ -10,6 +10,7 @@ from miniverl.bench.pin import (
     DerivedPin,
     GeneratedPin,
     GgufPin,
+    GitPin,
     HubPin,
     Pin,
     ShapePin,
@@ -144,7 +145,7 @@ def _sha256(pin: Pin) -> str | None:
     match pin:
         case UpstreamPin():
             return PINS[pin.version].tree_sha256
-        case HubPin():
+        case HubPin() | GitPin():
             return None
         case _:
             return content_sha256(pin)
