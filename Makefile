@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock clean
+.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -64,6 +64,7 @@ fetch: setup ## fetch and verify the pinned inputs
 	@$(BIN)/miniverl fetch
 
 repro: setup ## the workload as a DVC pipeline: again only where something changed
+	@test -e .git || $(BIN)/dvc config --local core.no_scm true
 	@PATH="$(CURDIR)/$(BIN):$$PATH" dvc repro
 
 lint: setup-test ## style and import rules
@@ -86,6 +87,10 @@ fuzz: setup-test fetch ## 1,000 mutated launches: each is accepted or told what 
 lock: setup-test ## resolve pyproject.toml into containers/locks again [UPGRADE=--upgrade]
 	@$(BIN)/python containers/lock.py $(UPGRADE)
 	@$(BIN)/python containers/recipes.py
+
+audit: setup-test ## known holes in the locked packages, by the OSV database (needs a network)
+	@for lock in containers/locks/*.txt; do echo "$$lock" && $(BIN)/uv --quiet tool run --from pip-audit==2.9.0 \
+	  pip-audit --disable-pip --require-hashes --vulnerability-service osv -r "$$lock" || exit; done
 
 clean: ## remove what runs have written; .venv and the cache stay
 	@rm -rf build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -16,6 +16,7 @@ from miniverl.compiler import handoff
 from miniverl.engine import recipe as recipes
 from miniverl.engine.digest import weights_sha256
 
+ROOT = Path(__file__).parents[2]
 Capture = pytest.CaptureFixture[str]
 
 
@@ -130,6 +131,23 @@ def test_the_run_goes_on_from_the_bundle(bundle: Path, tmp_path: Path) -> None:
     first = json.loads((tmp_path / "run" / "trajectories.jsonl").read_text().splitlines()[0])
     assert first["step"] == 1
     assert first["old_log_probs"] != first["reference_log_probs"]  # the reference has no adapter
+
+
+def test_the_commands_of_the_docs_do_what_they_say(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "handoff.md").read_text()
+    commands = [
+        shlex.split(line)[1:]
+        for line in page.splitlines()
+        if line.startswith("    miniverl handoff")
+    ]
+    assert len(commands) == 2
+    shutil.copytree(finished_run, tmp_path / "build" / "run")
+    monkeypatch.chdir(tmp_path)
+    assert [main(command) for command in commands] == [0, 0]
+    assert "make handoff-check VERL_PYTHON=PYTHON" in page
+    assert "\nhandoff-check:" in (ROOT / "Makefile").read_text()
 
 
 def test_an_unfinished_run_and_one_without_its_source_are_told_at_once(
