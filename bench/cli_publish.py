@@ -104,13 +104,16 @@ def publish(
 @click.argument("records", nargs=-1, type=FILE, metavar="[RECORD]...")
 @click.option("--results", type=FOLDER, default=RESULTS, help="Unset: results.")
 @click.option("--out", type=FOLDER, default=Path("build/site"), help="Unset: build/site.")
+@click.option("--numbers", type=FOLDER, help="Write what dvc metrics and dvc plots read here.")
 @answers
-def site(records: tuple[Path, ...], results: Path, out: Path) -> Exit:
+def site(records: tuple[Path, ...], results: Path, out: Path, numbers: Path | None) -> Exit:
     """Write a folder of pages that need no network.
 
     Without records: of all in results/, and of the last ones below build/bench.
     """
+    from miniverl.bench import dvc_numbers
     from miniverl.bench.site import latest_records, published_records, reviews, write_site
+    from miniverl.bench.validate import load
 
     shown = records or (*published_records(results), *latest_records(Path("build")))
     if not shown:
@@ -123,4 +126,6 @@ def site(records: tuple[Path, ...], results: Path, out: Path) -> Exit:
         )
         raise WrongCall([problem])
     say(f"page    {write_site(shown, out, reviews(results))}")
+    if numbers is not None:
+        dvc_numbers.write([load(path) for path in shown], numbers)
     return Exit.DONE

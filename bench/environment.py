@@ -149,12 +149,16 @@ def container(variables: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def checkout() -> Checkout:
-    """Commit and state of the checkout, where git knows one at exactly our root.
+    """Of the code that runs."""
+    return checkout_at(Path(str(files("miniverl.bench"))).resolve().parent)
+
+
+def checkout_at(root: Path) -> Checkout:
+    """Commit and state of the checkout, where git knows one at exactly `root`.
 
     What measuring itself writes does not make it dirty: results/, and DVC's lock. An image has no git: it was
     told at its making what its code was copied from.
     """
-    root = Path(str(files("miniverl.bench"))).resolve().parent
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top) != root:
         copied = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", os.environ.get("MINIVERL_REVISION", ""))

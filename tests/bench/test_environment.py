@@ -134,6 +134,24 @@ def test_the_fingerprint_changes_with_driver_cuda_and_card(other: Found) -> None
     assert env.fingerprint(STACK, other, {}) != env.fingerprint(STACK, FOUND, {})
 
 
+def test_what_measuring_writes_does_not_make_the_checkout_dirty(tmp_path: Path) -> None:
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    for name in ("results/one.json", "dvc.lock", "engine/loop.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("before")
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    assert env.checkout_at(tmp_path).is_dirty is False
+    assert env.checkout_at(tmp_path / "engine").commit is None
+
+    (tmp_path / "results" / "one.json").write_text("after")
+    (tmp_path / "results" / "new.json").write_text("new")
+    (tmp_path / "dvc.lock").write_text("after")
+    assert env.checkout_at(tmp_path).is_dirty is False
+    (tmp_path / "engine" / "loop.py").write_text("after")
+    assert env.checkout_at(tmp_path).is_dirty is True
+
+
 def test_the_checkout_is_named_by_commit() -> None:
     root = Path(__file__).parents[2]
     commit = subprocess.run(

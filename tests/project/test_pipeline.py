@@ -5,17 +5,32 @@ inputs, restores old results and deletes outputs before a command runs: what hol
 tested here.
 """
 
+import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from miniverl.compiler.whole import write_json
+
 ROOT = Path(__file__).resolve().parents[2]
+AS = ("-c", "user.name=a", "-c", "user.email=a@b")
 RECORD = Path("build/dvc/records/smollm2-grpo.json")
-PARTS = (".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml")
+PARTS = (
+    ".dvc/config",
+    ".dvc/.gitignore",
+    ".dvc/plots.html",
+    ".dvcignore",
+    ".gitignore",
+    "dvc.yaml",
+    "params.yaml",
+)
 
 # Writes what the real command writes, where it is told to; FAIL names a command that exits CODE.
 MINIVERL = """#!/bin/sh
@@ -26,8 +41,8 @@ case $1 in
   compile) echo recipe | write "$4"; echo report | write "$6" ;;
   doctor) echo "driver $DRIVER" | write "$3" ;;
   bench) echo "driver $DRIVER, $(wc -l <"$CALLS") calls, exit ${CODE:-0}" | write "$4" ;;
-  check) grep -v 'exit 1' "$2" || exit 1 ;;
-  site) echo page | write "$3/index.html" ;;
+  check) grep -v 'exit [13]' "$2" || exit 1 ;;
+  site) echo page | write "$3/index.html"; echo '{}' | write "$5/metrics.json"; echo '[]' | write "$5/steps.json" ;;
 esac
 [ "$1" = "$FAIL" ] && exit "$CODE"
 exit 0
@@ -66,6 +81,20 @@ class Tree:
         return (self.folder / RECORD).read_text()
 
 
+@pytest.fixture
+def example() -> ModuleType:
+    """tests/bench/example.py; test files cannot import each other."""
+    spec = importlib.util.spec_from_file_location(
+        "pipeline_example", ROOT / "tests" / "bench" / "example.py"
+    )
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def ran_once(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     tree = Tree(tmp_path_factory.mktemp("pipeline") / "tree")
@@ -99,8 +128,49 @@ def test_the_second_run_repeats_only_the_probe(tree: Tree) -> None:
 
 def test_the_pipeline_leaves_git_nothing_to_say(tree: Tree) -> None:
     unstaged = tree.run("git", "status", "--porcelain").stdout.splitlines()
-    assert [line for line in unstaged if not line.startswith("A ")] == []
-    assert (tree.folder / "dvc.lock").is_file()
+    assert [line for line in unstaged if not line.startswith("A ")] == ["?? dvc.lock"]
+
+
+def test_a_clone_without_a_remote_measures_everything_once(tree: Tree, tmp_path: Path) -> None:
+    tree.run("git", "add", "dvc.lock")
+    tree.run("git", *AS, "commit", "--quiet", "--message", "with dvc.lock")
+    clone = Tree(tmp_path / "copy" / "clone")
+    tree.run("git", "clone", "--quiet", str(tree.folder), str(clone.folder))
+
+    everything = ["fetch", "fetch", "compile", "doctor", "bench", "check", "site"]
+    assert clone.repro() == (0, everything)
+    assert clone.repro() == (0, ["doctor"])
+
+
+def test_a_machine_that_cannot_run_it_is_judged_by_the_gate(tree: Tree) -> None:
+    assert tree.repro(driver="2", fail="bench", code="3")[1] == ["doctor", "bench", "check"]
+
+
+def test_metrics_and_plots_of_two_commits_are_told_without_a_network(
+    tree: Tree, example: ModuleType, tmp_path: Path
+) -> None:
+    """The report stage as it stands, with the real command and two valid records."""
+    (tree.folder.parent / "bin" / "miniverl").unlink()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for slowness in (1.0, 2.0):
+        run = (example.Plan(slowness=slowness),)
+        write_json(tree.folder / RECORD, example.measured(tmp_path / str(slowness), run))
+        done = tree.run(sys.executable, "-m", "dvc", "repro", "-f", "-s", "report", PATH=path)
+        assert done.returncode == 0, done.stderr
+        if slowness == 1.0:
+            tree.run("git", "add", "--all")
+            tree.run("git", *AS, "commit", "--quiet", "--message", "before")
+
+    told = tree.run(sys.executable, "-m", "dvc", "metrics", "diff", "--json")
+    (changes,) = json.loads(told.stdout).values()
+    update = changes["smollm2-grpo.steady_state_median_seconds.actor_update"]
+    assert (update["old"], update["new"], update["diff"]) == (5.0, 10.0, 5.0)
+
+    drawn = tree.run(sys.executable, "-m", "dvc", "plots", "diff", "-o", str(tmp_path / "plots"))
+    assert drawn.returncode == 0, drawn.stderr
+    page = (tmp_path / "plots" / "index.html").read_text("utf-8")
+    assert "smollm2-grpo, launch 1" in page
+    assert re.findall(r"""(?:src|href)\s*=\s*["']""", page) == []
 
 
 def test_an_earlier_driver_that_returns_is_measured_anew(tree: Tree) -> None:
