@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import entry, environment, measure, telemetry
+from miniverl.bench import determinism, entry, environment, measure, telemetry
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.gpu import Chosen, Found
 from miniverl.bench.launch_values import is_number, mean, sampled
@@ -83,6 +83,7 @@ class Ran:
     outcome: Outcome | None = None
     resume: ResumeCheck | None = None
     kill_delay_seconds: float | None = None
+    compared: Mapping[str, Any] | None = None  # by engine/determinism.py
     warnings: list[Mapping[str, Any]] = field(default_factory=list)
 
 
@@ -105,7 +106,7 @@ def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
         "profile_identity": dict(report["profile_identity"]),
         "verl": {**report["source_verl"], "distributed_execution_tested": False},
         "models": {
-            "policy" if role == "model" else role: _model(name)
+            "policy" if role == "model" else role: _model(plan.workload, role, name)
             for role, name in plan.workload.bindings.models.items()
         },
         "inputs": [entry.input_of(name) for name in input_pins(plan.workload, report)],
@@ -121,11 +122,9 @@ def facts(plan: Plan, ran: Ran) -> dict[str, Any]:
         **({} if plan.roofline is None else {"roofline": dict(plan.roofline)}),
         "resource_contract": _contract(plan),
         "resume": _resume(plan, ran),
-        "determinism": {
-            "same_process": "not_measured",
-            "new_process": _new_process(ran),
-            "batch_invariant": "not_measured",
-        },
+        "determinism": determinism.stated(
+            ran.launches, "not_checked" if ran.resume is None else ran.resume.status, ran.compared
+        ),
         "artifacts": measure.artifacts(plan.straight, plan.folder),
         "findings": _findings(plan, ran),
         "scientific_scope": {
@@ -156,8 +155,9 @@ def _workload(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _model(name: str) -> dict[str, Any]:
-    chosen = pin(name)
+def _model(workload: Workload, role: str, name: str) -> dict[str, Any]:
+    chosen, kind = pin(name), role.partition(".")[0]
+    bound = "quantization" if kind == "model" else f"{kind}_quantization"
     assert isinstance(chosen, ModelPin), f"{name} is no model"
     return {
         "pin": name,
@@ -165,7 +165,7 @@ def _model(name: str) -> dict[str, Any]:
         "revision": chosen.revision if isinstance(chosen, HubPin) else None,
         "licence": chosen.licence,
         "weights": "synthetic" if isinstance(chosen, ShapePin) else "trained",
-        "quantization": None,
+        "quantization": workload.bindings.quantised.get(bound),
     }
 
 
@@ -207,17 +207,6 @@ def _resume(plan: Plan, ran: Ran) -> dict[str, Any]:
         "first_difference": first
         and {"file": first.file, "byte": first.byte, "place": first.place},
     }
-
-
-def _new_process(ran: Ran) -> str:
-    """Equal bytes from different processes: of straight launches, or of a straight and a resumed run."""
-    outputs = [
-        each["outputs"] for each in ran.launches if each["role"] == "straight" and each["outputs"]
-    ]
-    if any(other != outputs[0] for other in outputs[1:]):
-        return "failed"
-    is_exact = ran.resume is not None and ran.resume.status == "exact_match"
-    return "proven" if len(outputs) > 1 or is_exact else "not_measured"
 
 
 def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:

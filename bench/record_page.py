@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from miniverl.bench import aa, show, units
+from miniverl.bench import aa, determinism, show, units
 from miniverl.bench.launch_values import is_number
 from miniverl.bench.page import commands, details, figure, table
 from miniverl.bench.record_plots import plots
@@ -115,8 +115,8 @@ def _proofs(record: Json) -> Iterator[str]:
         columns = ("file", "straight run", "resumed run", "")
         yield details("Files of both runs", table(columns, files, hashes=frozenset({1, 2})))
     if "determinism" in record:
-        rows = [(_title(name), words(value)) for name, value in record["determinism"].items()]
-        yield f"<h3>Determinism</h3>{table(('equal bytes', 'shown'), rows)}"
+        rows = list(determinism.rows(record))
+        yield f"<h3>Determinism</h3>{table(('compared', 'found'), rows)}"
     if num_launches(record) >= aa.LAUNCHES:
         lines = "".join(f"<li>{escape(line.strip())}</li>" for line in aa.self_test(record).lines())
         yield f"<h3>The suite against itself</h3><ul>{lines}</ul>"

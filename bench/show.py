@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from miniverl.bench import units
+from miniverl.bench import determinism, units
 from miniverl.bench.compare import Comparison
 from miniverl.bench.verdict import CONFIDENCE, Metric
 from miniverl.bench.version1 import version1
@@ -138,6 +138,9 @@ def _facts(record: Json) -> Table:
     grid.add_row("resume", _styled(resume["status"]))
     if resume.get("first_difference"):
         grid.add_row("", units.difference(resume["first_difference"]))
+    if "determinism" in record:
+        for index, line in enumerate(determinism.lines(record)):
+            grid.add_row("" if index else "determinism", line)
     grid.add_row("measured at", record["measured_at"])
     return grid
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from miniverl.bench import determinism
 from miniverl.bench.derive import derived
 from miniverl.bench.finding import Coded, Finding, Mistake, coded, finding, pointer
 from miniverl.bench.privacy import private
@@ -59,6 +60,7 @@ def _mistakes(record: Json) -> Iterator[Coded]:
         yield from launch_mistakes(record)
         yield from coded("contradiction", _status(record))
         yield from coded("contradiction", _resume(record))
+        yield from coded("contradiction", determinism.mistakes(record))
         yield from identity_mistakes(record)
         yield from coded("seal_broken", seal_mistakes(record))
     yield from private(record)

@@ -1,6 +1,7 @@
 """The child of one launch: reads the run folder, runs the engine, and leaves the reason where it fails.
 
     python -P -m miniverl.bench.worker RUN_DIR --device cpu --threads 2 [--resume [--allow-changed NAME ...]]
+    python -P -m miniverl.bench.worker FOLDER --device cpu --threads 2 --compare RUN_DIR
 
 It prints nothing of its own: journal.jsonl tells how the run goes, worker.json when the interpreter was
 ready, failure.json why it ended, and what libraries print goes where the parent sent the two streams.
@@ -17,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +61,7 @@ def _call(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--allow-changed", action="append", default=[], metavar="NAME")
+    parser.add_argument("--compare", type=Path, metavar="RUN_DIR", help="see engine/determinism.py")
     parser.add_argument("--pool-bytes", type=int, help="the most that CUDA's allocator may reserve")
     parser.add_argument("--parent", type=int, default=os.getppid(), help="die when it does")
     return parser.parse_args(arguments)
@@ -74,16 +77,28 @@ def _die_with(parent: int) -> None:
 def _run(call: argparse.Namespace, is_stopping: Callable[[], bool]) -> bool:
     """Whether the run came to its end."""
     # Only now: torch takes seconds to load, and where it cannot load, failure.json has to say so.
-    from miniverl.engine import loop
+    from miniverl.compiler import upstream
+    from miniverl.engine import determinism, loop
 
     if call.pool_bytes is not None:
         _cap_pool(call.device, call.pool_bytes)
     recipe_path: Path = call.folder / "recipe.json"
     bindings = json.loads((call.folder / "bindings.json").read_text("utf-8"))
     recipe = recipes.loads(recipe_path.read_text("utf-8"), str(recipe_path))
+    inputs = loop.Inputs.of(
+        recipe,
+        {name: Path(bindings[name]) for name in recipe.inputs},
+        upstream.cache_dir() / "quantised",
+    )
+    if call.compare is not None:
+        found = determinism.compare(
+            recipe, inputs, call.compare, call.folder, device=call.device, threads=call.threads
+        )
+        failure.write_beside(call.folder / "determinism.json", asdict(found))
+        return True
     return loop.run(
         recipe,
-        loop.Inputs.of(recipe, {name: Path(bindings[name]) for name in recipe.inputs}),
+        inputs,
         call.folder,
         device=call.device,
         threads=call.threads,

@@ -19,7 +19,7 @@ from miniverl.engine.draw import Draw, draw
 from miniverl.engine.seeds import noise_key, uniforms
 from miniverl.engine.trajectory import Prompt
 
-_MAX_ROWS = 256
+MAX_ROWS = 256
 _MAX_CACHE_TOKENS = 32768  # rows times the longest they can become
 _MIN_ROWS = 2  # one row takes another kernel, with other roundings, than many
 _TOKENS_BETWEEN_CHECKS = {"cpu": 1, "cuda": 8}  # to ask a GPU which rows ended is to wait for it
@@ -57,7 +57,7 @@ def generate(
     seed: int,
     policy_version: int,
     earlier: Sequence[Prompt] = (),
-    max_rows: int = _MAX_ROWS,
+    max_rows: int = MAX_ROWS,
 ) -> list[Response]:
     """`samples_per_prompt` responses for each prompt, in the order of prompts and sample numbers.
 

@@ -144,12 +144,23 @@ def _mini_batch_step(
     plan: Plan,
     objective: Objective,
 ) -> dict[str, float]:
-    """Accumulate the mini-batch's gradient over its micro-batches and take one step along it."""
+    """Take one step along the mini-batch's gradient."""
+    optimizer.zero_grad(set_to_none=True)
+    totals = accumulate(members, plan, objective)
+    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), plan.max_gradient_norm)
+    gradient_norm = float(norm)
+    if math.isfinite(gradient_norm):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return totals | {"gradient_norm": gradient_norm}
+
+
+def accumulate(members: Sequence[Experience], plan: Plan, objective: Objective) -> dict[str, float]:
+    """Add the mini-batch's gradient to what parameters hold, micro-batch by micro-batch; returns its numbers."""
     normalisers = Normalisers(
         num_tokens=sum(len(each.old_log_probs_R) for each in members),
         num_sequences=plan.mini_batch_size,
     )
-    optimizer.zero_grad(set_to_none=True)
     totals: dict[str, float] = {}
     first = 0
     for micro_batch in bins([each.trajectory for each in members], plan.micro_batch_tokens):
@@ -158,9 +169,4 @@ def _mini_batch_step(
         shares = objective(rows, normalisers)
         shares["loss"].backward()
         totals = {name: totals.get(name, 0.0) + share.item() for name, share in shares.items()}
-    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), plan.max_gradient_norm)
-    gradient_norm = float(norm)
-    if math.isfinite(gradient_norm):
-        optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return totals | {"gradient_norm": gradient_norm}
+    return totals
