@@ -79,8 +79,10 @@ def _run(call: argparse.Namespace, is_stopping: Callable[[], bool]) -> bool:
     # Only now: torch takes seconds to load, and where it cannot load, failure.json has to say so.
     from miniverl.compiler import upstream
     from miniverl.engine import determinism, loop
+    from miniverl.engine.identity import make_deterministic
 
     if call.pool_bytes is not None:
+        make_deterministic(call.device, call.threads)  # before the next line starts CUDA
         _cap_pool(call.device, call.pool_bytes)
     recipe_path: Path = call.folder / "recipe.json"
     bindings = json.loads((call.folder / "bindings.json").read_text("utf-8"))

@@ -110,7 +110,7 @@ def require_names(allowed: Iterable[str], now: Mapping[str, str]) -> None:
 def make_deterministic(device: str, threads: int) -> None:
     """The same kernels and the same split of work in every process. To be called before any work."""
     if device.startswith("cuda"):
-        # Read when cuBLAS makes its first handle: without it, products may take workspaces in any order.
+        # Before CUDA starts: without it, products may take their workspaces in any order.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.benchmark = False

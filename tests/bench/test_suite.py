@@ -77,7 +77,9 @@ def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
     assert record.load_strict(measured.path.parents[1] / "latest.json") == written
     assert written["status"] == "measured"
     assert written["resume"]["status"] == "exact_match"
-    assert written["determinism"]["new_process"] == "proven"
+    tiers = ("same_process", "new_process", "batch_invariant")
+    assert [written["determinism"][tier] for tier in tiers] == ["proven"] * 3
+    assert written["determinism"]["compared"]["step"] == STEPS + 1
     straight, interrupted, resumed = written["launches"]
     assert [each["role"] for each in written["launches"]] == ["straight", "interrupted", "resumed"]
     assert [step["step"] for step in straight["steps"]] == list(range(1, STEPS + 1))
