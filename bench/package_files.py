@@ -9,7 +9,7 @@ import csv
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import Distribution
@@ -21,19 +21,19 @@ class Recorded:
     """One line of a RECORD. `sha256` is base64 for URLs without its padding, as in RECORD."""
 
     package: str
-    path: Path
+    path: str
     sha256: str
 
 
 def damaged(
-    distributions: Iterable[Distribution], remembered: Path | None
+    distributions: Mapping[str, Distribution], remembered: Path | None
 ) -> dict[str, tuple[str, ...]]:
-    """Package -> its files that differ or are gone.
+    """Of distributions by name: package -> its files that differ or are gone.
 
     Reading every file takes seconds. `remembered` holds what sizes and times the files had when nothing was
     damaged: while they still have them, no file is read again.
     """
-    files = [each for distribution in distributions for each in recorded(distribution)]
+    files = [each for name, one in distributions.items() for each in recorded(name, one)]
     state = _state(files)
     if remembered is not None and remembered.exists() and remembered.read_text("utf-8") == state:
         return {}
@@ -42,7 +42,7 @@ def damaged(
     found: dict[str, tuple[str, ...]] = {}
     for file, is_whole in zip(files, hold, strict=True):
         if not is_whole:
-            found[file.package] = (*found.get(file.package, ()), file.path.name)
+            found[file.package] = (*found.get(file.package, ()), os.path.basename(file.path))
     if not found and remembered is not None:
         remembered.write_text(state, "utf-8")
     return found
@@ -55,12 +55,12 @@ def remembered_in_venv() -> Path | None:
     return prefix / "verified-files" if is_ours else None
 
 
-def recorded(distribution: Distribution) -> Sequence[Recorded]:
+def recorded(package: str, distribution: Distribution) -> Sequence[Recorded]:
     """The files of a distribution that have a digest; none where there is no RECORD."""
-    root, package = Path(str(distribution.locate_file(""))), distribution.name
+    root = str(distribution.locate_file(""))
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     return [
-        Recorded(package, root / path, digest.removeprefix("sha256="))
+        Recorded(package, os.path.join(root, path), digest.removeprefix("sha256="))
         for path, digest, _ in rows
         if digest.startswith("sha256=") and not path.endswith(".pyc")
     ]
@@ -74,9 +74,9 @@ def _state(files: Iterable[Recorded]) -> str:
     return digest.hexdigest()
 
 
-def _times(path: Path) -> tuple[int, ...]:
+def _times(path: str) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        found = os.stat(path)
     except FileNotFoundError:
         return ()
     return (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -84,7 +84,7 @@ def _times(path: Path) -> tuple[int, ...]:
 
 def _holds(file: Recorded) -> bool:
     try:
-        with file.path.open("rb") as content:
+        with open(file.path, "rb") as content:
             digest = hashlib.file_digest(content, "sha256").digest()
     except FileNotFoundError:
         return False

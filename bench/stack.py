@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,10 @@ def stack_of(name: str, locks: Path = LOCKS) -> Stack:
     lock = locks / f"{name}.txt"
     if not lock.exists():
         return Stack(name=name, lock_sha256=None, matches=None, differences=())
-    text = lock.read_text("utf-8")
+    text, present = lock.read_text("utf-8"), distributions()
     found = (
-        *differences(text, installed()),
-        *damages(text, package_files.remembered_in_venv()),
+        *differences(text, {name: each.version for name, each in present.items()}),
+        *damages(text, present, package_files.remembered_in_venv()),
         *strangers(os.environ, sys.path, site.getusersitepackages()),
     )
     return Stack(
@@ -139,10 +140,12 @@ def differences(lock: str, present: Mapping[str, str]) -> tuple[Difference, ...]
     )
 
 
-def damages(lock: str, remembered: Path | None) -> Iterator[Difference]:
+def damages(
+    lock: str, present: Mapping[str, Distribution], remembered: Path | None
+) -> Iterator[Difference]:
     """Each locked package with files that pip did not write so."""
     names = {_normal(name) for name, _ in _LINE.findall(lock)}
-    locked = (each for each in _distributions() if _normal(each.name) in names)
+    locked = {name: each for name, each in present.items() if name in names}
     for package, files in package_files.damaged(locked, remembered).items():
         shown = ", ".join(files[:_SHOWN_FILES]) + (", ..." if len(files) > _SHOWN_FILES else "")
         yield Difference(
@@ -176,7 +179,7 @@ def strangers(
 
 def installed() -> dict[str, str]:
     """Normalised name -> version of every installed distribution."""
-    return {_normal(one.name): one.version for one in _distributions()}
+    return {name: each.version for name, each in distributions().items()}
 
 
 def _stated(containers: Path) -> dict[str, dict[str, Any]]:
@@ -185,12 +188,12 @@ def _stated(containers: Path) -> dict[str, dict[str, Any]]:
     return {path.parent.name: tomllib.loads(path.read_text("utf-8")) for path in paths}
 
 
-def _distributions() -> Iterable[importlib.metadata.Distribution]:
-    """One of each name: the first on the path is the one that is imported."""
-    found: dict[str, importlib.metadata.Distribution] = {}
+def distributions() -> dict[str, Distribution]:
+    """By normalised name, one of each: the first on the path is the one that is imported."""
+    found: dict[str, Distribution] = {}
     for each in importlib.metadata.distributions():
         found.setdefault(_normal(each.name), each)
-    return found.values()
+    return found
 
 
 def _last_parts(paths: Iterable[str]) -> str:

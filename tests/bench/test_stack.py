@@ -78,7 +78,8 @@ def test_the_files_of_this_environment_are_those_that_pip_wrote() -> None:
     """Every file of every locked package is read, or was and has not been touched since."""
     found = gpu.detect()
     lock = stack.LOCKS / f"{stack.name_of(found.torch, found.torch_has_cuda)}.txt"
-    damages = stack.damages(lock.read_text(), package_files.remembered_in_venv())
+    present = stack.distributions()
+    damages = stack.damages(lock.read_text(), present, package_files.remembered_in_venv())
     assert [str(each) for each in damages] == []
 
 
@@ -104,32 +105,32 @@ def _module(package: Distribution, name: str) -> Path:
 
 
 def test_untouched_files_are_whole(package: Distribution) -> None:
-    assert package_files.damaged([package], None) == {}
+    assert package_files.damaged({"one": package}, None) == {}
 
 
 def test_an_edited_file_and_a_missing_one_are_named(package: Distribution) -> None:
     _module(package, "a.py").write_text("b.py")
     _module(package, "b, c.py").unlink()
-    assert package_files.damaged([package], None) == {"one": ("a.py", "b, c.py")}
+    assert package_files.damaged({"one": package}, None) == {"one": ("a.py", "b, c.py")}
 
 
 def test_what_was_whole_is_read_again_once_a_file_was_touched(
     package: Distribution, tmp_path: Path
 ) -> None:
     remembered = tmp_path / "remembered"
-    package_files.damaged([package], remembered)
+    package_files.damaged({"one": package}, remembered)
     assert remembered.exists()
     edited = _module(package, "a.py")
     times = edited.stat().st_atime_ns, edited.stat().st_mtime_ns
     edited.write_text("A.py")  # as long as before
     os.utime(edited, ns=times)
-    assert package_files.damaged([package], remembered) == {"one": ("a.py",)}
+    assert package_files.damaged({"one": package}, remembered) == {"one": ("a.py",)}
 
 
 def test_damage_is_not_remembered_as_whole(package: Distribution, tmp_path: Path) -> None:
     _module(package, "a.py").write_text("edited")
     for _ in range(2):
-        assert package_files.damaged([package], tmp_path / "remembered") != {}
+        assert package_files.damaged({"one": package}, tmp_path / "remembered") != {}
 
 
 def test_what_would_be_loaded_from_elsewhere_is_told_without_its_folders() -> None:
