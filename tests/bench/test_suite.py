@@ -119,7 +119,8 @@ def test_a_failed_launch_ends_in_a_record_that_says_why(make_plan: MakePlan) -> 
     assert measured.exit is Exit.NO
     assert measured.record["status"] == "failed"
     assert measured.record["reason_code"] == "wrong_call"
-    assert "no-model" in measured.record["reason"]
+    assert "no config.json in this folder" in measured.record["reason"]
+    assert "no-model" not in measured.record["reason"]  # a path names a machine
     assert measured.record["launches"][0]["failure"]["code"] == "wrong_call"
 
 
