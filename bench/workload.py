@@ -16,10 +16,11 @@ from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
 from miniverl.bench.pin import DerivedPin, GeneratedPin, HubPin, ModelPin, pins
+from miniverl.compiler import bound_quantization
 from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
-from miniverl.engine.recipe import Dtype
+from miniverl.engine.recipe import Dtype, Quantization
 
 _STEPS = "trainer.total_training_steps"
 
@@ -43,6 +44,16 @@ class WorkloadBindings:
     reward_model: str | None = None
     teacher: str | None = None
     teachers: Mapping[str, str] | None = None  # in place of one: by the key of their prompts
+    quantization: Quantization | None = None  # of the policy's frozen weights
+    rollout_weights: Quantization | None = None
+    teacher_quantization: Quantization | None = None
+    reward_model_quantization: Quantization | None = None
+
+    @property
+    def quantised(self) -> dict[str, str]:
+        """What is in 4 bits, by the names of compiler/bound_quantization.py."""
+        named = {name: getattr(self, name) for name in bound_quantization.LEAVES}
+        return {name: held for name, held in named.items() if held is not None}
 
     @property
     def models(self) -> dict[str, str]:
@@ -187,6 +198,7 @@ def compile_arguments(
             f"validation={validation}",
             *([] if bound.reward is None else [f"reward={bound.reward}"]),
             f"compute_dtype={bound.compute_dtype}",
+            *(f"{name}={held}" for name, held in bound.quantised.items()),
         ),
     )
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from miniverl.compiler import bound_reward
+from miniverl.compiler import bound_quantization, bound_reward
 from miniverl.compiler.bound_reward import SCORERS, RewardFunction
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.digest import rows_sha256, weights_sha256
@@ -62,6 +62,7 @@ class Bindings:
     reward_model: Model | None
     teachers: Mapping[str | None, Model]  # by the key of their prompts; None takes every prompt
     compute_dtype: str
+    quantised: Mapping[str, str]  # by the names in compiler/bound_quantization.py
     origins: Mapping[str, str]
 
     @property
@@ -98,6 +99,7 @@ class Bindings:
             "reward_model": self.reward_model.sha256 if self.reward_model else None,
             "teachers": {key: model.sha256 for key, model in self.teachers.items()},
             "compute_dtype": self.compute_dtype,
+            "quantised": {**self.quantised},
         }
 
     def _function_for_rules(self) -> dict[str, str] | None:
@@ -115,7 +117,8 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
 
     Names: model=FOLDER, adapter=FOLDER, train=FILE.parquet, validation=FILE.parquet or none, reward=NAME and reward.ARGUMENT=JSON,
     or reward_function=FILE:NAME and trust_reward_code=SHA256, compute_dtype=NAME, critic=FOLDER,
-    reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several.
+    reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER for each of several; and quantization,
+    rollout_weights, teacher_quantization and reward_model_quantization, each nf4 or none.
     """
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -160,6 +163,11 @@ def parse(texts: Sequence[str], where: str = "--bind") -> Bindings:
         reward_model=values.get("reward_model"),
         teachers={key or None: model for key, model in _keyed("teacher", values).items()},
         compute_dtype=values.get("compute_dtype", UPSTREAM_COMPUTE_DTYPE),
+        quantised={
+            name: values[name]
+            for name in bound_quantization.LEAVES
+            if values.get(name, "none") != "none"
+        },
         origins=origins,
     )
 
@@ -225,6 +233,7 @@ def lowering_rows(bindings: Bindings, leaves: Mapping[str, Any]) -> list[dict[st
         field = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
         rows["compute_dtype"] = (field, bindings.compute_dtype)
         source_values.setdefault(field, UPSTREAM_COMPUTE_DTYPE)
+    rows |= bound_quantization.rows(bindings.quantised, bindings.origins)
     return [
         {
             "kind": "binding",
@@ -336,6 +345,7 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
     "reward_model": _model("reward_model"),
     "teacher": _model("teacher"),
     "compute_dtype": _one_of("compute_dtype", DTYPES),
+    **{name: _one_of(name, bound_quantization.FORMATS) for name in bound_quantization.LEAVES},
 }
 
 

@@ -17,9 +17,10 @@ from miniverl.engine.footprint import (
     cache_bytes_per_token,
     model_shape,
     parameters,
+    weight_bytes,
 )
 from miniverl.engine.problem import WrongCall
-from miniverl.engine.recipe import Dtype, Lora
+from miniverl.engine.recipe import Lora
 
 GIB = 2**30
 PHASES = ("rollout", "score", "score_teacher", "reward", "critic_update", "update")
@@ -31,9 +32,8 @@ _LOGITS_COPIES = {False: 2, True: 4}  # scored; differentiated
 _MOST_ROWS, _MOST_CACHE_TOKENS = 256, 32_768  # decoded at once (engine/sample.py)
 _DECODE_COPIES = 3  # logits, their probabilities, their order
 _MOMENTS = 2
-# NF4: 4 bits, and a scale of 8 bits for 64 of them with scales of its own.
-NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 NF4_LORA_RANK = 16
+_DENSE_BYTES = 5  # beside the product's own type, of a quantised weight that is taken back: float32, and its codes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +76,8 @@ def assess(
     answer: dict[str, Any] = {"gpu": gpu, "memory_bytes": memory_bytes, "missing": missing}
     if "model" not in shapes:
         return {**answer, "answer": "unknown"}
-    as_launched = _told(parts(lowered, shapes, nf4=False), memory_bytes)
-    small = _told(parts(lowered, shapes, nf4=True), memory_bytes)
+    as_launched = _told(parts(lowered, shapes), memory_bytes)
+    small = _told(parts(_in_nf4(lowered), shapes), memory_bytes)
     fits = as_launched["free_bytes"] >= 0
     otherwise = "fits_with_nf4_lora" if small["free_bytes"] >= 0 else "does_not_fit"
     found = "fits" if fits else otherwise
@@ -99,26 +99,27 @@ def roles(lowered: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(role for role, is_run in wanted.items() if is_run)
 
 
-def parts(
-    lowered: Mapping[str, Any], shapes: Mapping[str, ModelShape], *, nf4: bool
-) -> tuple[Part, ...]:
-    """What is held, and when; with `nf4` all frozen linear weights in 4 bits, and an adapter trained."""
+def parts(lowered: Mapping[str, Any], shapes: Mapping[str, ModelShape]) -> tuple[Part, ...]:
+    """What is held, and when."""
     policy = lowered["policy"]
     batch = batch_of(lowered)
     found = [Part(role="process", part="process", bytes=PROCESS_BYTES, phases=PHASES)]
-    found += _trained("policy", "update", policy, shapes["model"], batch, nf4)
-    found += _sampled(lowered, shapes["model"], batch, nf4)
+    found += _trained("policy", "update", policy, shapes["model"], batch)
+    found += _sampled(lowered, shapes["model"], batch)
     has_reference = bool(lowered.get("kl_loss") or lowered.get("kl_reward"))
-    if has_reference and not (policy.get("lora") or nf4):
-        found.append(_weights("reference", shapes["model"], policy["parameter_dtype"], nf4))
+    if has_reference and not policy.get("lora"):
+        found.append(_weights("reference", shapes["model"], policy["parameter_dtype"], None))
     if lowered.get("critic") and "critic" in shapes:
         critic = lowered["critic"]
-        found += _trained("critic", "critic_update", critic, shapes["critic"], batch, nf4)
+        found += _trained("critic", "critic_update", critic, shapes["critic"], batch)
     for role, shape in shapes.items():
         if role == "reward_model" or role.partition(".")[0] == "teacher":
             phase = "reward" if role == "reward_model" else "score_teacher"
-            found.append(_weights(role, shape, policy["compute_dtype"], nf4))
-            found += _forward(role, phase, shape, batch, DTYPE_BYTES[policy["compute_dtype"]])
+            dtype, quantization = policy["compute_dtype"], _asked(lowered)[role]
+            found.append(_weights(role, shape, dtype, quantization))
+            found += _forward(role, phase, shape, batch, DTYPE_BYTES[dtype])
+            if quantization is not None:
+                found.append(_dense(role, (phase,), shape, DTYPE_BYTES[dtype]))
     return tuple(found)
 
 
@@ -159,25 +160,29 @@ def activation_values(shape: ModelShape, batch: Batch) -> int:
 
 
 def _trained(
-    role: str, phase: str, model: Mapping[str, Any], shape: ModelShape, batch: Batch, nf4: bool
+    role: str, phase: str, model: Mapping[str, Any], shape: ModelShape, batch: Batch
 ) -> Iterator[Part]:
     """A model that is trained in `phase` and scores in `score`: weights, optimizer, gradients, activations."""
-    lora = _lora(model, nf4)
+    lora, quantization = _lora(model), model.get("quantization")
     counted = parameters(shape).total
-    parameter_bytes = DTYPE_BYTES["float32" if nf4 else model["parameter_dtype"]]
-    value_bytes = DTYPE_BYTES["bfloat16" if nf4 else model["compute_dtype"]]
+    parameter_bytes = DTYPE_BYTES[model["parameter_dtype"]]
+    value_bytes = DTYPE_BYTES[model["compute_dtype"]]
     trained = counted if lora is None else adapter_parameters(shape, lora)
-    yield _weights(role, shape, model["parameter_dtype"], nf4)
+    yield _weights(role, shape, model["parameter_dtype"], quantization)
     if lora is not None:
         yield Part(role=role, part="adapter", bytes=trained * parameter_bytes, phases=PHASES)
     moments = trained * _MOMENTS * parameter_bytes
     yield Part(role=role, part="optimizer", bytes=moments, phases=PHASES)
     yield Part(role=role, part="gradients", bytes=trained * parameter_bytes, phases=(phase,))
-    if not nf4 and model["compute_dtype"] != model["parameter_dtype"]:
-        cast = counted * value_bytes
-        yield Part(role=role, part="cast weights", bytes=cast, phases=("score", phase))
+    if model["compute_dtype"] != model["parameter_dtype"]:
+        cast = counted if quantization is None else shape.vocabulary * shape.hidden  # its head
+        yield Part(
+            role=role, part="cast weights", bytes=cast * value_bytes, phases=("score", phase)
+        )
+    if quantization is not None:
+        yield _dense(role, ("score", phase), shape, value_bytes)
     one_layer = activation_values(shape, batch)
-    is_checkpointed = nf4 or model["checkpoints_activations"]
+    is_checkpointed = model["checkpoints_activations"]
     kept = (
         shape.num_layers * batch.tokens * shape.hidden + one_layer
         if is_checkpointed
@@ -207,14 +212,21 @@ def _logits(
     return Part(role=role, part="logits of a chunk", bytes=values * 4, phases=(phase,))
 
 
-def _sampled(
-    lowered: Mapping[str, Any], shape: ModelShape, batch: Batch, nf4: bool
-) -> Iterator[Part]:
-    """The sampler's merged weights stay; its cache belongs to the rollout, and is let go by the next one."""
-    dtype: Dtype = "bfloat16" if nf4 else lowered["rollout"]["dtype"]
-    if not nf4:
-        merged = parameters(shape).total * DTYPE_BYTES[dtype]
-        yield Part(role="sampler", part="weights", bytes=merged, phases=PHASES)
+def _sampled(lowered: Mapping[str, Any], shape: ModelShape, batch: Batch) -> Iterator[Part]:
+    """The sampler's weights stay; its cache belongs to the rollout, and is let go by the next one.
+
+    Over a copy these are all weights, merged; over quantised ones embedding, head and adapter in the sampler's type.
+    """
+    policy, dtype = lowered["policy"], lowered["rollout"]["dtype"]
+    held = parameters(shape).total
+    if lowered["rollout"].get("weights") is not None:
+        lora = _lora(policy)
+        assert lora is not None, "quantised weights are frozen"
+        table = shape.vocabulary * shape.hidden
+        copies = 1 if dtype == policy["parameter_dtype"] else 2  # of the table; the head is packed
+        held = copies * table + adapter_parameters(shape, lora)
+        yield _dense("sampler", ("rollout",), shape, 2 * DTYPE_BYTES[dtype])  # taken back, packed
+    yield Part(role="sampler", part="weights", bytes=held * DTYPE_BYTES[dtype], phases=PHASES)
     longest = batch.prompt_tokens + batch.response_tokens
     cache = batch.decoded_rows * longest * cache_bytes_per_token(shape, dtype)
     yield Part(role="sampler", part="keys and values", bytes=cache, phases=PHASES)
@@ -222,27 +234,62 @@ def _sampled(
     yield Part(role="sampler", part="logits", bytes=logits, phases=("rollout",))
 
 
-def _weights(role: str, shape: ModelShape, dtype: Any, nf4: bool) -> Part:
-    counted = parameters(shape)
-    if nf4:
-        rest = (counted.total - counted.linear) * DTYPE_BYTES["bfloat16"]
-        return Part(
-            role=role,
-            part="weights",
-            bytes=int(counted.linear * NF4_BYTES) + rest,
-            phases=PHASES,
-        )
-    held = counted.total * DTYPE_BYTES[dtype]
+def _weights(role: str, shape: ModelShape, dtype: Any, quantization: Any) -> Part:
+    held = weight_bytes(shape, dtype, quantization)
     return Part(role=role, part="weights", bytes=held, phases=PHASES)
 
 
-def _lora(model: Mapping[str, Any], nf4: bool) -> Lora | None:
+def _dense(role: str, phases: tuple[str, ...], shape: ModelShape, value_bytes: int) -> Part:
+    """The largest quantised weight, taken back for a product."""
+    largest = max(inputs * outputs for inputs, outputs in shape.linears().values())
+    held = largest * (_DENSE_BYTES + value_bytes)
+    return Part(role=role, part="a layer's weight taken back", bytes=held, phases=phases)
+
+
+def _asked(lowered: Mapping[str, Any]) -> dict[str, Any]:
+    """What the models that are only asked are quantised in, by role."""
+    reward_model = (lowered.get("reward") or {}).get("model") or {}
+    found = {"reward_model": reward_model.get("quantization")}
+    for one in (lowered.get("distillation") or {}).get("teachers") or ():
+        role = "teacher" if one["key"] is None else f"teacher.{one['key']}"
+        found[role] = one.get("quantization")
+    return found
+
+
+def _in_nf4(lowered: Mapping[str, Any]) -> dict[str, Any]:
+    """The launch with what can be frozen in 4 bits and little else held; a critic is trained whole, as the pin must."""
+    policy, nf4 = lowered["policy"], {"quantization": "nf4"}
+    changed = {
+        "compute_dtype": "bfloat16",
+        "checkpoints_activations": True,
+        "lora": policy.get("lora") or _EVERYWHERE,
+    }
+    small = {
+        **lowered,
+        "policy": {**policy, **changed, **nf4},
+        "rollout": {**lowered["rollout"], "dtype": "bfloat16", "weights": "nf4"},
+    }
+    reward, distillation = lowered.get("reward") or {}, lowered.get("distillation")
+    if reward.get("model"):
+        small["reward"] = {**reward, "model": {**reward["model"], **nf4}}
+    if distillation:
+        teachers = [{**one, **nf4} for one in distillation["teachers"]]
+        small["distillation"] = {**distillation, "teachers": teachers}
+    return small
+
+
+_EVERYWHERE: Mapping[str, Any] = {
+    "rank": NF4_LORA_RANK,
+    "alpha": 32.0,
+    "target_modules": ["all-linear"],
+    "excluded_modules": [],
+}
+
+
+def _lora(model: Mapping[str, Any]) -> Lora | None:
     plain = model.get("lora")
     if not plain:
-        everywhere = Lora(
-            rank=NF4_LORA_RANK, alpha=32.0, target_modules=("all-linear",), excluded_modules=()
-        )
-        return everywhere if nf4 else None
+        return None
     return Lora(
         rank=plain["rank"],
         alpha=plain["alpha"],

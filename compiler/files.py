@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.compiler.bindings import DTYPES, Bindings
+from miniverl.compiler.bound_quantization import FORMATS, POLICY
 from miniverl.compiler.bound_reward import PROVIDERS
 from miniverl.compiler.faults import placeholder_problems
 from miniverl.compiler.follows import FOLLOWS
@@ -107,6 +108,9 @@ def bound_by(source: Source, bindings: Bindings) -> Bindings:
         bindings = replace(bindings, reward=provider)
     if "compute_dtype" not in bindings.origins and dtype in DTYPES:
         bindings = replace(bindings, compute_dtype=dtype)
+    stated = source.leaves["miniverl.actor.quantization"]
+    if POLICY not in bindings.origins and stated in FORMATS and stated != "none":
+        bindings = replace(bindings, quantised={**bindings.quantised, POLICY: stated})
     return bindings
 
 

@@ -6,12 +6,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from miniverl.compiler import files, legacy, mapping, profiles, scripts, upstream
+from miniverl.compiler import (
+    bound_quantization,
+    files,
+    legacy,
+    mapping,
+    profiles,
+    scripts,
+    upstream,
+)
 from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, parse
 from miniverl.compiler.judge import context_of, judge, problems_of
 from miniverl.compiler.leaf import nested
-from miniverl.compiler.needs import bound_in_vain, needed_bindings, required_input
+from miniverl.compiler.needs import bound_in_vain, needed_bindings, quantised, required_input
 from miniverl.compiler.profiles import Profile
 from miniverl.compiler.report import report
 from miniverl.compiler.rule import REJECTING, Class, Context, Finding
@@ -161,6 +169,7 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
         *source.notes,
         *map(_warning, (one for one in judged if one.warning)),
         *bound_in_vain(bindings.bound, context),
+        *quantised(bindings.origins, context),
     )
     nothing_set = profiles.nothing_set(profile, source.defaults, parse([]))
     rules_sha256 = profiles.rules_sha256(profile, nothing_set)
@@ -171,7 +180,7 @@ def compile_source(source: Source, bindings: Bindings, profile: Profile) -> Comp
         problems=(*problems, *required),
         warnings=warnings,
         recipe=recipe,
-        lowered=nested(written(judged)) if status == "accepted" else {},
+        lowered=nested(_values(judged, context)) if status == "accepted" else {},
         report=report(
             source=source,
             profile=profile,
@@ -249,8 +258,13 @@ def written(findings: Sequence[Finding]) -> dict[str, Any]:
     return values
 
 
+def _values(findings: Sequence[Finding], context: Context) -> dict[str, Any]:
+    """What leaves write, and what is bound and no leaf writes."""
+    return written(findings) | bound_quantization.values(context.bindings["quantised"])
+
+
 def _recipe(findings: Sequence[Finding], context: Context) -> Recipe:
-    values = written(findings)
+    values = _values(findings, context)
     values["schema_version"] = recipes.SCHEMA_VERSION
     values["learning_rate_schedule.total_steps"] = context.bindings["total_steps"]
     if has_critic(context):

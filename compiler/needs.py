@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
+from miniverl.compiler import bound_quantization
 from miniverl.compiler.bindings import teacher_name
 from miniverl.compiler.rule import Context
 from miniverl.compiler.rules.switches import (
@@ -51,12 +52,24 @@ def bound_in_vain(bound: Collection[str], context: Context) -> tuple[str, ...]:
     )
 
 
+def quantised(bound: Mapping[str, str], context: Context) -> Iterator[str]:
+    """Warnings on weights that are bound to be in 4 bits: what that changes, or that nothing reads it."""
+    has = {
+        bound_quantization.TEACHER: distils(context),
+        bound_quantization.REWARD_MODEL: has_reward_model(context),
+    }
+    for name, change in bound_quantization.changes(context, bound):
+        in_vain = f"{name} is bound, and the launch has no such model: nothing reads it"
+        yield change if has.get(name, True) else in_vain
+
+
 def required_input(context: Context) -> tuple[Problem, ...]:
     """What only the user can state, since the launch leaves it open and nothing here may guess it."""
     return tuple(_required(context))
 
 
 def _required(context: Context) -> Iterator[Problem]:
+    yield from bound_quantization.problems(context)
     leaves = context.leaves
     trained = _OPTIMIZERS if has_critic(context) else _OPTIMIZERS[:1]
     is_known = leaves[_STEPS] is not None or not leaves["data.filter_overlong_prompts"]

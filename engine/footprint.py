@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from miniverl.engine.problem import Problem, WrongCall
-from miniverl.engine.recipe import Dtype, Lora
+from miniverl.engine.recipe import Dtype, Lora, Quantization
 
 DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+# Of a weight in NF4: 4 bits, a byte for 64 of them and 4 bytes for 64 x 256 (engine/nf4.py).
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 _MOMENTS = 2  # of AdamW, each as large as what it is for
 
 
@@ -144,9 +146,13 @@ def trained_parameters(shape: ModelShape, lora: Lora | None) -> int:
     return parameters(shape).total if lora is None else adapter_parameters(shape, lora)
 
 
-def weight_bytes(shape: ModelShape, dtype: Dtype) -> int:
-    """The model's own weights, adapters not counted."""
-    return parameters(shape).total * DTYPE_BYTES[dtype]
+def weight_bytes(shape: ModelShape, dtype: Dtype, quantization: Quantization | None = None) -> int:
+    """The model's own weights, adapters not counted. Linear layers but the head may be quantised."""
+    counted = parameters(shape)
+    if quantization is None:
+        return counted.total * DTYPE_BYTES[dtype]
+    rest = (counted.total - counted.linear) * DTYPE_BYTES[dtype]
+    return int(counted.linear * NF4_BYTES) + rest
 
 
 def optimizer_bytes(num_trained: int, dtype: Dtype) -> int:

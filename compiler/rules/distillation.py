@@ -7,6 +7,7 @@ verl/trainer/ppo/v1/trainer_base.py:776-785.
 from collections.abc import Mapping
 from typing import Any
 
+from miniverl.compiler import bound_quantization
 from miniverl.compiler.rule import (
     Class,
     Context,
@@ -56,6 +57,7 @@ def _enabled(field: str, value: Any, context: Context) -> Verdict:
                 "key": entry.key,
                 "weights_sha256": bound.get(entry.key),
                 "dtype": context.bindings["compute_dtype"],
+                **bound_quantization.part(context, bound_quantization.TEACHER),
             }
             for entry in teacher_entries(context)
         ],

@@ -146,7 +146,7 @@ RULES: tuple[Rule, ...] = (
         None,
         "nf4",
         reason="how the frozen weights are stored while an adapter is trained",
-        not_run={"nf4": "weights of 4 bits are not run here yet, and others give other numbers"},
+        not_run={},
     ),
     _revision("revision"),
     _revision("tokenizer_revision"),

@@ -5,6 +5,7 @@ Sources: verl/workers/config/model.py:72-270, verl/workers/engine/fsdp/transform
 
 from typing import Any
 
+from miniverl.compiler.bound_quantization import POLICY
 from miniverl.compiler.rule import (
     Class,
     Context,
@@ -216,6 +217,12 @@ def _lora_rank(model: str, target: str) -> Rule:
         limit = whole(field, at_least=0)
         if not limit.accepts(value):
             return reject(limit)
+        if value == 0 and model == _MODEL and POLICY in context.bindings["quantised"]:
+            return Verdict(
+                classification=Class.UNSUPPORTED,
+                reason="weights of 4 bits are frozen: without an adapter nothing would be trained",
+                fix=f"Set {field} to at least 1, or leave the policy's weights as they are",
+            )
         if value == 0:
             return Verdict(
                 classification=Class.EXACT,

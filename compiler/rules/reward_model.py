@@ -6,6 +6,7 @@ verl/experimental/reward_loop/reward_loop.py:118-240, reward_model.py:44-72, ver
 
 from typing import Any
 
+from miniverl.compiler import bound_quantization
 from miniverl.compiler.rule import (
     Class,
     Context,
@@ -33,6 +34,7 @@ def lowered_model(context: Context) -> dict[str, Any]:
     return {
         "weights_sha256": context.bindings["reward_model"],
         "dtype": context.bindings["compute_dtype"],
+        **bound_quantization.part(context, bound_quantization.REWARD_MODEL),
     }
 
 

@@ -51,6 +51,7 @@ BOUND: dict[str, Any] = {
     "reward_model": None,
     "teachers": {},
     "compute_dtype": "float32",
+    "quantised": {},
     "total_steps": None,
 }
 # What upstream leaves open, and the one estimator that is computed.

@@ -8,7 +8,6 @@ import pytest
 
 from miniverl.compiler.capacity import (
     GIB,
-    NF4_BYTES,
     PROCESS_BYTES,
     activation_values,
     assess,
@@ -16,7 +15,7 @@ from miniverl.compiler.capacity import (
     parts,
     roles,
 )
-from miniverl.engine.footprint import model_shape, parameters
+from miniverl.engine.footprint import NF4_BYTES, model_shape, parameters
 
 RESULTS = Path(__file__).parents[2] / "results"
 TINY = {
@@ -68,8 +67,8 @@ def launch(**changes: Any) -> dict[str, Any]:
     }
 
 
-def by_name(lowered: dict[str, Any], *, nf4: bool = False, **shapes: Any) -> dict[Any, int]:
-    held = parts(lowered, {role: model_shape(one, "") for role, one in shapes.items()}, nf4=nf4)
+def by_name(lowered: dict[str, Any], **shapes: Any) -> dict[Any, int]:
+    held = parts(lowered, {role: model_shape(one, "") for role, one in shapes.items()})
     return {(each.role, each.part): each.bytes for each in held}
 
 
@@ -145,13 +144,48 @@ def test_critic_teachers_and_reward_model_are_counted_where_the_launch_has_them(
     assert ("teacher.a", "gradients") not in held
 
 
-def test_nf4_holds_linear_weights_in_half_a_byte_and_trains_an_adapter():
+LORA = {"rank": 2, "alpha": 4.0, "target_modules": ["q_proj"], "excluded_modules": []}
+
+
+def quantised(weights: str | None) -> dict[str, Any]:
+    lowered = launch()
+    lowered["policy"] |= {"lora": LORA, "quantization": "nf4"}
+    lowered["rollout"] |= {"weights": weights}
+    return lowered
+
+
+def test_nf4_holds_linear_weights_in_half_a_byte_and_takes_one_back_at_a_time():
     counted = parameters(model_shape(TINY, ""))
-    held = by_name(launch(), nf4=True, model=TINY)
+    held = by_name(quantised(None), model=TINY)
     rest = counted.total - counted.linear
-    assert held["policy", "weights"] == int(counted.linear * NF4_BYTES) + 2 * rest
-    assert ("sampler", "weights") not in held
+    assert held["policy", "weights"] == int(counted.linear * NF4_BYTES) + 4 * rest
+    assert held["sampler", "weights"] == 4 * counted.total
+    # The largest is 10 x 20: float32, its codes as numbers, and in the type of the product.
+    assert held["policy", "a layer's weight taken back"] == 200 * (4 + 1 + 4)
     assert 0.5 < NF4_BYTES < 0.52
+
+
+def test_sampling_over_nf4_holds_head_and_adapter_alone():
+    held = by_name(quantised("nf4"), model=TINY)
+    assert held["sampler", "weights"] == 4 * (1000 * 10 + 2 * 2 * (10 + 10))
+    assert held["sampler", "a layer's weight taken back"] == 200 * (4 + 1 + 8)
+
+
+def test_a_quantised_teacher_is_counted_as_one():
+    lowered = launch(distillation={"teachers": [{"key": None, "quantization": "nf4"}]})
+    held = by_name(lowered, model=TINY, teacher=TINY)
+    assert held["teacher", "weights"] < held["policy", "weights"]
+    assert ("teacher", "a layer's weight taken back") in held
+
+
+def test_the_smallest_form_trains_a_critic_whole():
+    """An adapter for it is what the pin cannot train."""
+    lowered = launch(critic={**launch()["policy"]})
+    answer = assess(lowered, {"model": TINY, "critic": TINY}, gpu="any", memory_bytes=GIB)
+    whole = by_name(lowered, model=TINY, critic=TINY)
+    small = {(each["role"], each["part"]): each["bytes"] for each in answer["nf4_lora"]["parts"]}
+    assert small["critic", "weights"] == whole["critic", "weights"]
+    assert small["policy", "optimizer"] < whole["policy", "optimizer"]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ UNBOUND = Bindings(
     reward_model=None,
     teachers={},
     compute_dtype="bfloat16",
+    quantised={},
     origins={},
 )
 
@@ -57,6 +58,7 @@ def bound() -> Bindings:
         reward_model=None,
         teachers={},
         compute_dtype="float32",
+        quantised={},
         origins={"compute_dtype": "--bind compute_dtype=float32"},
     )
 

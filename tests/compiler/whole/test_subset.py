@@ -92,15 +92,38 @@ def test_the_digest_of_the_source_is_over_the_files_bytes(report):
 
 
 def test_what_is_not_run_here_is_accepted_and_said_and_makes_no_recipe(compile_subset):
-    result = compile_subset(changes={"miniverl.actor.quantization": "nf4"})
+    field = "miniverl.actor.tokenizer_revision"
+    result = compile_subset(changes={field: "0" * 40})
     assert (result.status, result.recipe) == ("accepted", None)
     assert result.execution["status"] == "not_assessed"
     assert result.execution["missing"] == []
-    assert [one["field"] for one in result.execution["not_run"]] == ["miniverl.actor.quantization"]
+    assert [one["field"] for one in result.execution["not_run"]] == [field]
     assert result.report["generated_recipe_sha256"] is None
-    other = "miniverl.actor.tokenizer_revision"
-    result = compile_subset(changes={other: "0" * 40})
-    assert [one["field"] for one in result.execution["not_run"]] == [other]
+
+
+@pytest.mark.parametrize("profile", [V1, V2, V3])
+def test_weights_of_4_bits_are_run_and_no_departure_where_the_block_states_them(
+    compile_subset, profile
+):
+    changes = {"miniverl.actor.quantization": "nf4", MINI_BATCH: 2 if profile == V3 else 8}
+    result = compile_subset(profile=profile, changes=changes)
+    assert result.execution["status"] == "executable"
+    assert result.recipe.policy.quantization == "nf4"
+    assert result.recipe.rollout.weights is None
+    assert not any(row["local_value"] == "nf4" for row in result.report["local_lowering"])
+    assert not any("quantization" in warning for warning in result.warnings)
+
+
+def test_weights_of_4_bits_need_an_adapter(compile_subset):
+    rank = "actor_rollout_ref.model.lora_rank"
+    changes = {
+        "miniverl.actor.quantization": "nf4",
+        "miniverl.actor.lora_enabled": False,
+        rank: None,
+    }
+    result = compile_subset(changes=changes)
+    assert result.status == "rejected"
+    assert [one.field for one in result.problems] == [rank]
 
 
 def test_what_is_not_bound_is_required_and_never_replaced(compile_subset):
