@@ -114,7 +114,8 @@ class _Probe:
         self._loaded = loaded
         self._roles = roles
         self._step = step
-        self._decoder = Decoder(roles.policy, models.DTYPES[recipe.rollout.dtype])
+        rollout = recipe.rollout
+        self._decoder = Decoder(roles.policy, models.DTYPES[rollout.dtype], rollout.weights)
         self._decoder.load()
 
     def work(self, prompts: Sequence[Prompt]) -> _Work:
