@@ -39,9 +39,20 @@ def write(compiled: Compiled, output: Path | None, report: Path | None) -> list[
     if output is not None and compiled.recipe is not None:
         write_text(output, recipes.dumps(compiled.recipe))
         lines.append(f"recipe      {output}")
+        lines += _write_bindings(compiled.paths, output)
     elif output is not None:
         lines.append(f"recipe      not written: {_why_no_recipe(compiled)}")
     return lines
+
+
+def _write_bindings(paths: Mapping[str, Path | None], output: Path) -> list[str]:
+    """Beside the recipe, where the bound inputs are, for `miniverl run`, which looks there; the recipe itself holds digests alone."""
+    bound = {name: str(path.resolve()) for name, path in paths.items() if path is not None}
+    if not bound or not output.is_file() or output.is_symlink():  # such as /dev/stdout
+        return []
+    beside = output.with_name("bindings.json")
+    write_json(beside, bound)
+    return [f"bindings    {beside}"]
 
 
 def lines(compiled: Compiled) -> Iterator[str]:

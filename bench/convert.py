@@ -36,11 +36,14 @@ def convert(gguf: Path, folder: Path) -> None:
     transformers marks the model as GGUF-quantised and refuses to save it.
     """
     torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = AutoTokenizer.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, trust_remote_code=False
+    )
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,
         gguf_file=gguf.name,
         dtype=torch.float32,
+        trust_remote_code=False,
         quantization_config=GgufConfig(dequantize=True),
     )
     model.save_pretrained(folder)

@@ -8,9 +8,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
+
+from miniverl.bench import workload
+from miniverl.bench.cli import cli
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "add-an-algorithm.md"
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 
 
 def test_the_how_to_names_files_and_names_that_exist():
@@ -57,3 +62,27 @@ def test_the_readme_shows_what_its_compile_command_prints() -> None:
     )
     printed = [line.rstrip() for line in done.stderr.splitlines()]
     assert printed == textwrap.dedent(shown.partition("\n\n")[0]).splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_every_test_that_is_named_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", text):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+    for path in re.findall(r"`(tests/[\w/]+\.py)", text):
+        assert (ROOT / path).is_file(), path
+
+
+def test_every_command_of_the_program_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("## Commands") : text.index("Exit codes:")]
+    assert set(re.findall(r"`(?:miniverl )?(\w+)`", table)) == set(cli.commands)
+
+
+def test_the_workload_that_the_how_to_shows_is_one() -> None:
+    text = (ROOT / "docs" / "add-a-workload.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    plain = yaml.safe_load(shown)
+    base = yaml.safe_load((ROOT / "bench/workloads" / f"{plain.pop('extends')}.yaml").read_text())
+    assert workload.parse(workload.extended(base, plain), "the how-to").num_steps == 8
