@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench import handoff_payload, handoff_tree
-from miniverl.compiler import handoff, upstream
+from miniverl.compiler import handoff, handoff_score, upstream
 from miniverl.engine import recipe as recipes
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.problem import CannotHere, Problem, Problems, WrongCall
@@ -112,7 +112,10 @@ def _launch_problems(root: Path, progress: upstream.Progress) -> list[Problem]:
         )
         expected = handoff.script(launch, manifest["target"]["verl"])
         told = [] if (root / handoff.SCRIPT).read_text("utf-8") == expected else [_other_script()]
-        told += _digest_problems(root, recipe, manifest)
+        told += _place_problems(root, recipe, manifest)
+        if told:
+            return told
+        told = _digest_problems(root, recipe, manifest)
         compiled = handoff.recompiled(root, recipe, report, progress)
     except Problems as error:
         if isinstance(error, CannotHere):
@@ -128,6 +131,22 @@ def _launch_problems(root: Path, progress: upstream.Progress) -> list[Problem]:
     for path, before, after in handoff.differences(recipe, compiled.recipe):
         reason = f"the bundle's launch means {after!r}, and {before!r} was run"
         told.append(_problem(f"recipe.{path}", after, reason, "Have the bundle written again"))
+    return told
+
+
+def _place_problems(root: Path, recipe: Recipe, manifest: Mapping[str, Any]) -> list[Problem]:
+    """Upstream is given the bundle's own files and no other, and runs no code but the scorer's."""
+    places = {*handoff.places(recipe).values(), handoff.SCORE}
+    named = {*manifest["launch"]["files"].values(), *manifest["weights"]}
+    told = [
+        _problem(str(place), None, "the run has no such file", "Have the bundle written again")
+        for place in sorted(named - places, key=str)
+    ]
+    if handoff_score.writes_score(recipe.reward):
+        expected = handoff_score.text(recipe.reward.scorer)
+        if (root / handoff.SCORE).read_text("utf-8") != expected:
+            reason = f"it is not the code of the scorer {recipe.reward.scorer}"
+            told.append(_problem(handoff.SCORE, None, reason, "Have the bundle written again"))
     return told
 
 

