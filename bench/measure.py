@@ -74,6 +74,7 @@ def launch(
         "imports_done_at_seconds": own.at_or_not(own.first("imports_done")),
         "started": None if started is None else own.fields(started),
         "model_loads": [own.fields(event) for event in own.all("model_loaded")],
+        **_quantised(own),
         "steps": steps,
         "outside_steps": [
             own.fields(event) for event in own.all("phase_finished") if event["step"] not in numbers
@@ -91,6 +92,14 @@ def launch(
         },
         "outputs": outputs(run_dir) if is_finished else None,
     }
+
+
+def _quantised(own: "_Journal") -> dict[str, Any]:
+    """Of a launch with weights of 4 bits: what they take, and what the policy is sampled over."""
+    weights = [own.fields(event) for event in own.all("weights_quantised")]
+    sampler = own.first("sampler_loaded")
+    told = {"quantised_weights": weights} if weights else {}
+    return told | ({} if sampler is None else {"sampler": own.fields(sampler)})
 
 
 def outputs(run_dir: Path) -> dict[str, str]:

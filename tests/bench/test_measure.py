@@ -11,6 +11,7 @@ import pytest
 
 from miniverl.bench import measure
 from miniverl.bench.launch_values import launch_values
+from miniverl.engine.events import SamplerLoaded, WeightsQuantised, to_dict
 
 MIB = 1 << 20
 
@@ -18,6 +19,23 @@ MIB = 1 << 20
 @pytest.fixture
 def straight(example: ModuleType, tmp_path: Path) -> dict[str, Any]:
     return dict(example.launch(tmp_path, example.Plan(), 1))
+
+
+def _launch(folder: Path) -> dict[str, Any]:
+    """Of a process that broke off."""
+    return measure.launch(
+        folder,
+        role="straight",
+        ordinal=1,
+        pid=1,
+        created_monotonic=10.0,
+        interpreter_monotonic=None,
+        ended_monotonic=10.5,
+        exit_code=-11,
+        failure=("segmentation_fault", "SIGSEGV"),
+        warmup_steps=1,
+        peak_bytes={},
+    )
 
 
 def test_times_count_from_the_creation_of_the_process(straight: dict[str, Any]) -> None:
@@ -85,20 +103,35 @@ def test_a_process_id_that_was_used_before_brings_no_old_events(
     assert len(again["steps"]) == 8
 
 
-def test_an_empty_run_folder_is_a_launch_that_did_nothing(tmp_path: Path) -> None:
-    launch = measure.launch(
-        tmp_path,
-        role="straight",
-        ordinal=1,
-        pid=1,
-        created_monotonic=10.0,
-        interpreter_monotonic=None,
-        ended_monotonic=10.5,
-        exit_code=-11,
-        failure=("segmentation_fault", "SIGSEGV"),
-        warmup_steps=1,
-        peak_bytes={},
+def test_quantised_weights_and_what_is_sampled_over_are_told_where_there_are_any(
+    straight: dict[str, Any], tmp_path: Path
+) -> None:
+    told = (
+        WeightsQuantised(role="policy", bytes=516, is_from_cache=True),
+        SamplerLoaded(weights="merged", dtype="bfloat16", bytes=2000),
     )
+    lines = [
+        json.dumps({**to_dict(event), "pid": 1, "monotonic_seconds": 12.0 + number})
+        for number, event in enumerate(told)
+    ]
+    folder = tmp_path / "quantised"
+    folder.mkdir()
+    (folder / "journal.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    launch = _launch(folder)
+    assert launch["quantised_weights"] == [
+        {"role": "policy", "bytes": 516, "is_from_cache": True, "at_seconds": 2.0}
+    ]
+    assert launch["sampler"] == {
+        "weights": "merged",
+        "dtype": "bfloat16",
+        "bytes": 2000,
+        "at_seconds": 3.0,
+    }
+    assert not {"quantised_weights", "sampler"} & straight.keys()
+
+
+def test_an_empty_run_folder_is_a_launch_that_did_nothing(tmp_path: Path) -> None:
+    launch = _launch(tmp_path)
     assert launch["started"] is None
     assert launch["steps"] == []
     assert launch["memory"]["peak_rss_bytes"] == {"status": "not_measured"}
