@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from miniverl.bench.finding import Coded, Mistake, pointer
@@ -91,10 +92,9 @@ _SHORTEST_NAME = 4
 def private(record: Any) -> Iterator[Coded]:
     """Each text of the record, and each name of a field, that tells what it must not."""
     for path, text in _texts(record):
-        for code, pattern, what in _PATTERNS:
-            if found := pattern.search(text):
-                yield code, Mistake(pointer(*path), text, f"holds {what}: {found[0]!r}")
-                break
+        if (told := _told(text)) is not None:
+            code, reason = told
+            yield code, Mistake(pointer(*path), text, reason)
     variables = record.get("environment", {}).get("env", {})
     for name in variables if isinstance(variables, Mapping) else ():
         if _SECRET_NAME.search(name.upper()):
@@ -126,6 +126,15 @@ def scrubbed(value: Any, *, is_quoted: bool = False) -> Any:
     if isinstance(value, list):
         return [scrubbed(each, is_quoted=is_quoted) for each in value]
     return _scrubbed_text(value) if is_quoted and isinstance(value, str) else value
+
+
+@lru_cache(maxsize=1 << 16)  # names of fields stand in a record by the thousand
+def _told(text: str) -> tuple[str, str] | None:
+    """The code of what a text tells, and the reason; None: nothing."""
+    for code, pattern, what in _PATTERNS:
+        if found := pattern.search(text):
+            return code, f"holds {what}: {found[0]!r}"
+    return None
 
 
 def _scrubbed_text(text: str) -> str:
