@@ -9,7 +9,7 @@ _DIFFERENCES: Mapping[str, str] = {
     "distributed_only": "one device here; this launch takes {source} again",
     "local_value": "the run here used {local}; this launch takes {source} again",
     "frozen": "only running the source script could tell it; it stands as {local}",
-    "binding": "the run here computed in {local}; this launch takes {source} again",
+    "binding": "the run here held or computed in {local}; this launch takes {source} again",
 }
 _STARTS_ANEW = (
     "the optimizer: both moments of AdamW begin at zero",

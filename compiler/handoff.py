@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from miniverl.compiler import profiles, scripts, upstream
+from miniverl.compiler import bound_quantization, profiles, scripts, upstream
 from miniverl.compiler import source as sources
 from miniverl.compiler.lower import Compiled, compile_script
 from miniverl.engine import recipe as recipes
@@ -27,6 +27,7 @@ TRAIN, VALIDATION = "data/train.parquet", "data/validation.parquet"
 SCORE = "reward/score.py"
 SCORE_NAME = "compute_score"
 
+_COMPUTE_DTYPE = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
 _TEACHERS = "distillation.teacher_models."
 _BLOCK = "miniverl."
 _LOCAL = ("physical_runtime", "distributed_only", "local_value", "frozen")
@@ -96,9 +97,12 @@ def handed(recipe: Recipe, report: Mapping[str, Any], *, writes_score: bool) -> 
 
 def departures(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Where the run departed from its launch for want of devices: upstream does again as the launch says."""
-    rows = [row for row in report["local_lowering"] if row["kind"] in _LOCAL]
-    dtype = [row for row in report["local_lowering"] if row["source_field"].endswith("param_dtype")]
-    return [*rows, *dtype]
+    held = {_COMPUTE_DTYPE, *bound_quantization.LEAVES.values()}
+    return [
+        row
+        for row in report["local_lowering"]
+        if row["kind"] in _LOCAL or (row["kind"] == "binding" and row["source_field"] in held)
+    ]
 
 
 def script(launch: Handed, version: str) -> str:
@@ -153,7 +157,20 @@ def bindings(root: Path, recipe: Recipe) -> list[str]:
             f"reward.{name}={json.dumps(value, allow_nan=False)}"
             for name, value in reward.arguments.items()
         ]
+    texts += [f"{name}={held}" for name, held in _quantised(recipe).items() if held is not None]
     return [*texts, f"compute_dtype={recipe.policy.compute_dtype}"]
+
+
+def _quantised(recipe: Recipe) -> dict[str, str | None]:
+    """The bindings that hold weights in fewer bits, as upstream does not."""
+    teachers = () if recipe.distillation is None else recipe.distillation.teachers
+    model = recipe.reward.model
+    return {
+        bound_quantization.POLICY: recipe.policy.quantization,
+        bound_quantization.ROLLOUT: recipe.rollout.weights,
+        bound_quantization.TEACHER: teachers[0].quantization if teachers else None,
+        bound_quantization.REWARD_MODEL: None if model is None else model.quantization,
+    }
 
 
 def read_json(path: Path) -> Any:

@@ -2,8 +2,8 @@
 
     python -P -m miniverl.engine.proof REQUEST.json ANSWER.json
 
-The engine's weights come from the last checkpoint, not from what is proven. Both sides compute in float32, one
-sequence at a time. Axes: T tokens, V vocabulary.
+The engine's weights come from the last checkpoint, not from what is proven. Both sides compute in float32 over the
+base model's own weights, however the run held them, one sequence at a time. Axes: T tokens, V vocabulary.
 """
 
 import json
@@ -36,7 +36,9 @@ def compare(
     `exported` is an adapter over `base` where the recipe has one, else the whole model. `change` is how far the
     logits are from those of `base`: with none of it, two models without an adapter would agree too.
     """
-    policy = replace(recipe.policy, parameter_dtype="float32", compute_dtype="float32")
+    policy = replace(
+        recipe.policy, parameter_dtype="float32", compute_dtype="float32", quantization=None
+    )
     own = models.load_policy(policy, base, adapter_seed=0, device="cpu")
     weights = "adapter" if recipe.policy.lora is not None else "model"
     saved = load_file(checkpoint / f"{weights}.safetensors")

@@ -5,6 +5,7 @@ import json
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def test_the_bundle_s_launch_compiles_to_the_recipe_that_was_run(bundle: Path) -
     }
     other = recipes.from_dict(shorter, "a test")
     assert handoff.differences(other, compiled.recipe) == [("steps.num_steps", 1, 2)]
+
+
+def test_weights_of_four_bits_are_bound_again_and_named_as_a_departure(bundle: Path) -> None:
+    """Upstream has none: the launch says nothing of them, and the check must compile to the run all the same."""
+    recipe = recipes.loads((bundle / "recipe.json").read_text(), "a test")
+    report = json.loads((bundle / "report.json").read_text())
+    held = replace(
+        recipe,
+        policy=replace(recipe.policy, quantization="nf4"),
+        rollout=replace(recipe.rollout, weights="nf4"),
+    )
+    compiled = handoff.recompiled(bundle, held, report, lambda *_: None)
+    assert compiled.recipe is not None
+    assert handoff.differences(held, compiled.recipe) == []
+    fields = [row["source_field"] for row in handoff.departures(compiled.report)]
+    assert "actor_rollout_ref.actor.fsdp_config.model_dtype" in fields
+    assert "actor_rollout_ref.rollout.quantization" in fields
 
 
 def test_the_reward_function_needs_nothing_of_ours_and_scores_as_the_run_did(
