@@ -23,7 +23,7 @@ from miniverl.engine.footprint import (
     update_flops_per_token,
     weight_bytes,
 )
-from miniverl.engine.recipe import Dtype, Lora
+from miniverl.engine.recipe import Dtype, Lora, Quantization
 
 Json = Mapping[str, Any]
 
@@ -80,15 +80,26 @@ def phase_work(step: Json, compiled: Json, shapes: Mapping[str, ModelShape]) -> 
     has_counts = "response_attended_tokens" in work and "rollout" in phases and "policy" in shapes
     if not has_counts or phases["rollout"]["tokens"] != work["response_tokens"]:
         return {}  # a filter sampled more than it kept
-    policy = compiled["policy"]
-    found = {"rollout": _rollout(work, shapes["policy"], compiled["rollout"]["dtype"])}
+    policy, rollout = compiled["policy"], compiled["rollout"]
+    sampled = weight_bytes(shapes["policy"], rollout["dtype"], rollout.get("weights"))
+    found = {"rollout": _rollout(work, shapes["policy"], rollout["dtype"], sampled)}
     for name, role in _MODELS.items():
         if name in phases and role in shapes:
-            dtype = policy["compute_dtype"]
-            found[name] = _forward(work, shapes[role], dtype, phases[name].get("batches", 1))
+            dtype, shape = policy["compute_dtype"], shapes[role]
+            read = weight_bytes(shape, dtype, _quantization(compiled, role))
+            found[name] = _forward(work, shape, dtype, read * phases[name].get("batches", 1))
     if "update" in phases:
         found["update"] = _update(work, shapes["policy"], compiled, phases["update"])
     return found
+
+
+def _quantization(compiled: Json, role: str) -> Quantization | None:
+    """Of the frozen weights of a role, which are then read as they are held."""
+    held: Json = compiled["policy"]
+    if role == "teacher":
+        held = compiled["distillation"]["teachers"][0]
+    quantization: Quantization | None = held.get("quantization")
+    return quantization
 
 
 def _medians(
@@ -130,24 +141,24 @@ def _over(points: Sequence[Json]) -> dict[str, Any]:
     return {name: float(f"{v:.{_DIGITS}g}") for name, v in medians.items()} | {"bound": bound}
 
 
-def _rollout(work: Json, shape: ModelShape, dtype: Dtype) -> Work:
+def _rollout(work: Json, shape: ModelShape, dtype: Dtype, weights: int) -> Work:
     """One prefill of each prompt, then a token a row: weights and every row's cache are read for each."""
     decoded, prompts = work["response_tokens"], len(work["prompt_ids"])
     attended = work["prompt_attended_tokens"] + work["response_attended_tokens"]
     flops = _body_flops(shape, work["prompt_tokens"] + decoded, attended)
     flops += head_flops_per_token(shape) * (decoded + prompts)
-    read = weight_bytes(shape, dtype) * (1 + work["longest_response"])
+    read = weights * (1 + work["longest_response"])
     cache = cache_bytes_per_token(shape, dtype) * work["response_attended_tokens"]
     return Work(bytes=read + cache, flops=flops, dtype=dtype)
 
 
-def _forward(work: Json, shape: ModelShape, dtype: Dtype, batches: int) -> Work:
+def _forward(work: Json, shape: ModelShape, dtype: Dtype, read: int) -> Work:
     """Prompts are shared by their responses; the head is for responses alone."""
     tokens = work["prompt_tokens"] + work["response_tokens"]
     attended = work["prompt_attended_tokens"] + work["response_attended_tokens"]
     flops = _body_flops(shape, tokens, attended)
     flops += head_flops_per_token(shape) * work["response_tokens"]
-    return Work(bytes=weight_bytes(shape, dtype) * batches, flops=flops, dtype=dtype)
+    return Work(bytes=read, flops=flops, dtype=dtype)
 
 
 def _update(work: Json, shape: ModelShape, compiled: Json, phase: Json) -> Work:
@@ -172,7 +183,8 @@ def _update(work: Json, shape: ModelShape, compiled: Json, phase: Json) -> Work:
     # Gradients written and read; weights and moments read and written.
     moments = optimizer_bytes(trained, kept_in)
     kept = updates * (4 * trained * DTYPE_BYTES[kept_in] + 2 * moments)
-    read = 2 * weight_bytes(shape, dtype) * phase.get("batches", updates)
+    held = weight_bytes(shape, dtype, policy.get("quantization"))
+    read = 2 * held * phase.get("batches", updates)
     return Work(bytes=read + kept, flops=flops, dtype=dtype)
 
 

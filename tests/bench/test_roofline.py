@@ -135,3 +135,19 @@ def test_a_type_whose_peak_was_not_measured_has_no_share() -> None:
     assert roofline(record) == {"roofline": {"phases": {}}}
     del record["roofline"]
     assert roofline(record) == {}
+
+
+def test_quantised_weights_are_read_as_they_are_held() -> None:
+    quantised = {
+        **COMPILED,
+        "policy": {**COMPILED["policy"], "lora": LORA, "quantization": "nf4"},
+    }
+    phases = step(rollout=1.0, score_old=1.0)
+    found = phase_work(phases, quantised, {"policy": SHAPE})
+    # 700 linear weights: half a byte, a byte for 64 of them and 4 for 64 x 256.
+    assert found["score_old"].bytes == int(700 * (0.5 + 1 / 64 + 1 / 4096)) + 4 * 1030
+    plain = phase_work(phases, COMPILED, {"policy": SHAPE})
+    assert found["rollout"].bytes == plain["rollout"].bytes  # over a copy
+    beside = {**quantised, "rollout": {"dtype": "float32", "weights": "nf4"}}
+    copied = phase_work(phases, beside, {"policy": SHAPE})["rollout"].bytes
+    assert found["rollout"].bytes - copied == 4 * (WEIGHTS - found["score_old"].bytes)
