@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock audit clean
+.PHONY: help bench bench-resume learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -24,6 +24,10 @@ help: ## this list
 bench: $(if $(STACK),,setup) ## run a workload and write its record and page [WORKLOAD=smollm2-grpo GPU=4080 LAUNCHES=5 STACK=cu130 RUNTIME=docker|podman|apptainer|venv]
 	@$(if $(STACK),$(PYTHON) containers/launch.py '$(STACK)',$(BIN)/miniverl) bench $(WORKLOAD) \
 	  $(if $(GPU),--gpu '$(GPU)') $(if $(LAUNCHES),--launches '$(LAUNCHES)')
+
+bench-resume: setup ## what checkpoints and resuming cost: the default workload, and the table of docs/resume.md
+	@$(BIN)/miniverl bench smollm2-grpo --record build/resume-cost.json
+	@$(BIN)/python -m miniverl.bench.resume_cost build/resume-cost.json
 
 image: ## build the image of a stack [STACK=cu130 RUNTIME=docker|podman|apptainer|buildah]
 	@$(PYTHON) containers/image.py $(STACK)
