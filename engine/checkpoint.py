@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -73,17 +74,23 @@ class State:
 
 
 def save(folder: Path, parts: Mapping[str, Part], state: State) -> Path:
-    """Write the checkpoint of `state.step` under `folder`; returns its path. `parts` by role, "policy" among them."""
+    """Write the checkpoint of `state.step` under `folder`; returns its path. `parts` by role, "policy" among them.
+
+    A thread hashes each file while it goes to the disk, which takes as long as hashing it.
+    """
     path = folder / f"step-{state.step:06d}"
-    with whole_folder(path) as beside:
+    with whole_folder(path) as beside, ThreadPoolExecutor(max_workers=1) as hashing:
+        facts = {}
         for role, part in parts.items():
-            parameters_name, optimizer_name = _file_names(role, part)
-            disk.write_tensors(
-                beside / parameters_name, _contiguous(part.parameters), metadata=None
-            )
-            disk.write_tensors(beside / optimizer_name, _optimizer_tensors(part), metadata=None)
+            tensors = (_contiguous(part.parameters), _optimizer_tensors(part))
+            for name, written in zip(_file_names(role, part), tensors, strict=True):
+                disk.write_tensors(beside / name, written, metadata=None)
+                facts[name] = hashing.submit(_file_facts, beside / name)
+                disk.sync(beside / name)
         disk.write(beside / "state.json", _json(asdict(state)).encode())
-        disk.write(beside / "manifest.json", _json(_manifest(beside)).encode())
+        facts["state.json"] = hashing.submit(_file_facts, beside / "state.json")
+        manifest = {name: each.result() for name, each in facts.items()}
+        disk.write(beside / "manifest.json", _json(manifest).encode())
     return path
 
 
@@ -186,10 +193,6 @@ def _optimizer_tensors(part: Part) -> dict[str, Tensor]:
         for name, parameter in part.parameters.items()
         for kind, tensor in part.optimizer.state.get(parameter, {}).items()
     }
-
-
-def _manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    return {path.name: _file_facts(path) for path in sorted(folder.iterdir())}
 
 
 def _file_facts(path: Path) -> dict[str, int | str]:
