@@ -59,7 +59,9 @@ def rows(record: Json) -> Iterator[tuple[str, str]]:
             yield f"{each['what']}, {each['how']}", _apart(each)
     sampler = compared["sampler_and_scorer"]
     yield f"{sampler['what']} {sampler['how']}", _apart(sampler)
-    counts = f"{compared['rows']} rows of {compared['prompts']} prompts, {compared['tokens']} tokens"
+    counts = (
+        f"{compared['rows']} rows of {compared['prompts']} prompts, {compared['tokens']} tokens"
+    )
     yield "compared in", f"{counts}, step {compared['step']}, {compared['seconds']:.1f} s"
     for caveat in compared["caveats"]:
         yield "not controlled", caveat

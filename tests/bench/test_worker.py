@@ -67,10 +67,12 @@ def test_it_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     script = f"""
     import os, pathlib
     from miniverl.bench import runner
+    from miniverl.bench.sampling import Sampling
     runner.launch(
         pathlib.Path({str(tmp_path)!r}), "straight", arguments={ARGUMENTS!r}, environment=os.environ,
         limits=runner.Limits(seconds=600, held_bytes={{}}, disk_bytes=1 << 40),
-        interruption=None, sample=lambda pid: {{}}, listen=lambda event: None,
+        interruption=None, sampling=Sampling(card=None), listen=lambda event: None,
+        stopped=runner.never,
     )
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
