@@ -123,11 +123,14 @@ class _Journal:
 
     def __init__(self, path: Path, pid: int, created: float) -> None:
         self._created = created
-        self._events = [
-            event
-            for event in _whole_lines(path)
-            if event["pid"] == pid and event["monotonic_seconds"] >= created
-        ]
+        self._events: list[dict[str, Any]] = []
+        for event in _whole_lines(path):
+            if event["pid"] == pid and event["monotonic_seconds"] >= created:
+                if (
+                    event["event"] == "imports_done"
+                ):  # a process's first: what is before was another's,
+                    self._events.clear()  # of an earlier boot, whose clock had gone further
+                self._events.append(event)
 
     def all(self, name: str) -> list[dict[str, Any]]:
         return [event for event in self._events if event["event"] == name]

@@ -103,6 +103,14 @@ def test_a_process_id_that_was_used_before_brings_no_old_events(
     assert len(again["steps"]) == 8
 
 
+def test_an_earlier_boot_brings_no_old_events_either(example: ModuleType, tmp_path: Path) -> None:
+    """Its clock had gone further, and gave the same process id."""
+    example.launch(tmp_path, example.Plan(pid=7, created=5000.0), 1)
+    again = example.launch(tmp_path, example.Plan(pid=7, created=1000.0), 2)
+    assert len(again["steps"]) == 8
+    assert again["steps"][0]["started_at_seconds"] < 100
+
+
 def test_quantised_weights_and_what_is_sampled_over_are_told_where_there_are_any(
     straight: dict[str, Any], tmp_path: Path
 ) -> None:
