@@ -1,11 +1,12 @@
 """The resume check: a run killed and resumed must leave the bytes of a run that was left alone.
 
-Compared are the logs that hold no times, the last checkpoint and what was exported. The first
-difference is named by file, byte, and the line or tensor that the byte lies in.
+Compared are the logs that hold no times, the checkpoints that are kept and what was exported. The first
+difference is named by file, byte, and the line or the element of a tensor that the byte lies in.
 """
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,10 +61,11 @@ def compared_files(straight: Path, resumed: Path) -> list[str]:
     for name in LOGS:
         if name in _LOGS_OF_ALL or (straight / name).exists() or (resumed / name).exists():
             found[name] = None
-    checkpoints = {run: last_checkpoint(run) for run in (straight, resumed)}
-    without = [run for run, checkpoint in checkpoints.items() if checkpoint is None]
+    checkpoints = {run: _checkpoints(run) for run in (straight, resumed)}
+    without = [run for run, names in checkpoints.items() if not names]
     assert not without, f"a finished run has a checkpoint, and {without[0]} has none"
-    for folder in filter(None, dict.fromkeys((*checkpoints.values(), *EXPORTS))):
+    kept = sorted(set().union(*checkpoints.values()))
+    for folder in (*kept, *EXPORTS):
         inside = set(_inside(straight, folder)) | set(_inside(resumed, folder))
         found.update(dict.fromkeys(sorted(inside)))
     return list(found)
@@ -71,8 +73,13 @@ def compared_files(straight: Path, resumed: Path) -> list[str]:
 
 def last_checkpoint(run: Path) -> str | None:
     """The newest checkpoint's folder, relative to the run; None where there is none."""
-    steps = sorted(folder.name for folder in (run / "checkpoints").glob("step-*"))
-    return f"checkpoints/{steps[-1]}" if steps else None
+    names = _checkpoints(run)
+    return names[-1] if names else None
+
+
+def _checkpoints(run: Path) -> list[str]:
+    """Oldest first."""
+    return sorted(f"checkpoints/{folder.name}" for folder in (run / "checkpoints").glob("step-*"))
 
 
 def _inside(run: Path, folder: str) -> Iterator[str]:
@@ -113,7 +120,7 @@ def _place(path: Path, byte: int) -> str:
 
 
 def _tensor_at(path: Path, byte: int) -> str:
-    """Which tensor a byte of a safetensors file belongs to: 8 bytes of length, a JSON header, the data."""
+    """Which element a byte of a safetensors file belongs to: 8 bytes of length, a JSON header, the data."""
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_bytes))
@@ -122,5 +129,16 @@ def _tensor_at(path: Path, byte: int) -> str:
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
             if begin <= offset < end:
-                return f"tensor {name}"
+                size = (end - begin) // math.prod(entry["shape"])
+                index = _index((offset - begin) // size, entry["shape"])
+                return f"tensor {name}[{', '.join(map(str, index))}]"
     return "the header"
+
+
+def _index(element: int, shape: Sequence[int]) -> list[int]:
+    """Of the n-th element, counted row by row."""
+    index = []
+    for length in reversed(shape):
+        element, place = divmod(element, length)
+        index.append(place)
+    return index[::-1]

@@ -11,12 +11,12 @@ from miniverl.bench import resume
 from miniverl.engine import folder
 
 
-def safetensors(tensors: Mapping[str, bytes]) -> bytes:
+def safetensors(tensors: Mapping[str, bytes], shape: tuple[int, ...] = (10,)) -> bytes:
     header, start = {}, 0
     for name, data in tensors.items():
         header[name] = {
             "dtype": "U8",
-            "shape": [len(data)],
+            "shape": shape,
             "data_offsets": [start, start + len(data)],
         }
         start += len(data)
@@ -98,7 +98,25 @@ def test_a_differing_tensor_is_named(runs: tuple[Path, Path]) -> None:
 
     assert check.differing == ("checkpoints/step-000008/optimizer.safetensors",)
     assert check.first_difference is not None
-    assert check.first_difference.place == "tensor second"
+    assert check.first_difference.place == "tensor second[9]"
+
+
+def test_a_differing_element_is_named_by_its_row_and_column(runs: tuple[Path, Path]) -> None:
+    for run, last in zip(runs, (b"\x00", b"\x01"), strict=True):
+        content = safetensors({"wide": bytes(7 * 4 - 1) + last}, (7, 2))  # elements of two bytes
+        (run / "checkpoints" / "step-000008" / "adapter.safetensors").write_bytes(content)
+
+    difference = resume.compare_runs(*runs).first_difference
+    assert difference is not None
+    assert difference.place == "tensor wide[6, 1]"
+
+
+def test_every_checkpoint_that_is_kept_is_compared(runs: tuple[Path, Path]) -> None:
+    for run, content in zip(runs, ("{}", "[]"), strict=True):
+        (run / "checkpoints" / "step-000004").mkdir()
+        (run / "checkpoints" / "step-000004" / "state.json").write_text(content)
+
+    assert resume.compare_runs(*runs).differing == ("checkpoints/step-000004/state.json",)
 
 
 def test_a_log_that_ends_early_differs_where_it_ends(runs: tuple[Path, Path]) -> None:
@@ -127,4 +145,5 @@ def test_a_run_that_stopped_at_another_step_lacks_the_other_s_checkpoint(
 
     assert check.status == "mismatch"
     assert check.first_difference is not None
-    assert check.first_difference.place == "the resumed run has no such file"
+    assert check.first_difference.file.startswith("checkpoints/step-000007/")
+    assert check.first_difference.place == "the straight run has no such file"
