@@ -22,7 +22,8 @@ _DISK = {
     for name in (
         *("EACCES", "EPERM", "EROFS"),
         *("EDQUOT", "EFBIG", "EIO", "ENOSPC", "ESTALE"),
-        *("ENAMETOOLONG", "ENOENT", "ENOTDIR"),  # somebody removed the folder, or has a file there
+        # Somebody removed the folder, or has a file where it should be.
+        *("EEXIST", "ENAMETOOLONG", "ENOENT", "ENOTDIR"),
     )
 }
 

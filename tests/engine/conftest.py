@@ -13,9 +13,11 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from miniverl.engine import loop
 from miniverl.engine import recipe as recipes
 from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.digest import rows_sha256, weights_sha256
+from miniverl.engine.inputs import Inputs
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.recipe import Critic, Recipe
 from miniverl.engine.rows import read_rows
@@ -52,23 +54,80 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_train(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _write_prompts(tmp_path_factory.mktemp("train") / "train.parquet", range(10))
+    return write_prompts(tmp_path_factory.mktemp("train") / "train.parquet", range(10))
 
 
 @pytest.fixture(scope="session")
 def tiny_validation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _write_prompts(tmp_path_factory.mktemp("validation") / "validation.parquet", range(3))
+    return write_prompts(tmp_path_factory.mktemp("validation") / "validation.parquet", range(3))
 
 
 @pytest.fixture(scope="session")
 def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Recipe:
+    return make_recipe(tiny_model, tiny_train, tiny_validation)
+
+
+@pytest.fixture(scope="session")
+def tiny_inputs(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Inputs:
+    return Inputs(model=tiny_model, train=tiny_train, validation=tiny_validation)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(
+    tiny_recipe: Recipe, tiny_inputs: Inputs, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of tiny_recipe's run, which nothing interrupted. Nobody changes it."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    was = torch.are_deterministic_algorithms_enabled()
+    loop.run(
+        tiny_recipe,
+        tiny_inputs,
+        folder,
+        device="cpu",
+        threads=1,
+        resume=False,
+        listen=lambda event: None,
+    )
+    torch.use_deterministic_algorithms(was)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_critic(tiny_recipe: Recipe) -> Critic:
+    return make_critic(tiny_recipe)
+
+
+@pytest.fixture
+def tiny_policy(tiny_model: Path, tiny_recipe: Recipe) -> Model:
+    """With an adapter that changes something: as loaded, B is zero."""
+    policy = load_policy(tiny_recipe.policy, tiny_model, adapter_seed=3, device="cpu")
+    generator = torch.Generator().manual_seed(4)
+    for name, parameter in policy.trained().items():
+        if name.endswith("lora_B"):
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    return policy
+
+
+@pytest.fixture(scope="session")
+def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A folder with a model of the given transformers config class and our tiny shape."""
+
+    def make(config_class: type, **changes: Any) -> Path:
+        folder = tmp_path_factory.mktemp(config_class.__name__)
+        save_model(config_class(**tiny_shape() | changes), folder)
+        return folder
+
+    return make
+
+
+def make_recipe(model: Path, train: Path, validation: Path) -> Recipe:
     """GRPO with an adapter: 5 steps of 2 prompts and 3 samples, a checkpoint every other step."""
     plain: dict[str, Any] = {
         "schema_version": 2,
         "seeds": {"sampling": 3, "data": 2, "parameters": 3, "mini_batches": 42},
         "data": {
-            "train_sha256": rows_sha256(read_rows(tiny_train)),
-            "validation_sha256": rows_sha256(read_rows(tiny_validation)),
+            "train_sha256": rows_sha256(read_rows(train)),
+            "validation_sha256": rows_sha256(read_rows(validation)),
             "prompt_field": "prompt",
             "max_prompt_tokens": 12,
             "drops_overlong": True,
@@ -80,7 +139,7 @@ def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Re
             "prompts_per_draw": 2,
         },
         "policy": {
-            "weights_sha256": weights_sha256(tiny_model),
+            "weights_sha256": weights_sha256(model),
             "parameter_dtype": "float32",
             "compute_dtype": "float32",
             "lora": {
@@ -160,46 +219,22 @@ def tiny_recipe(tiny_model: Path, tiny_train: Path, tiny_validation: Path) -> Re
     return recipes.from_dict(plain, "conftest")
 
 
-@pytest.fixture(scope="session")
-def tiny_critic(tiny_recipe: Recipe) -> Critic:
+def make_critic(recipe: Recipe) -> Critic:
     """The policy's backbone with an adapter, trained faster and in other mini-batches than the policy."""
     return Critic(
-        weights_sha256=tiny_recipe.policy.weights_sha256,
+        weights_sha256=recipe.policy.weights_sha256,
         parameter_dtype="float32",
         compute_dtype="float32",
-        lora=tiny_recipe.policy.lora,
+        lora=recipe.policy.lora,
         checkpoints_activations=False,
         value_clip=0.5,
         aggregation=Aggregation(mode="token-mean", horizon=None),
-        optimizer=replace(tiny_recipe.optimizer, learning_rate=0.05),
-        learning_rate_schedule=replace(tiny_recipe.learning_rate_schedule, warmup_steps=2),
-        update=replace(tiny_recipe.update, prompts_per_mini_batch=2, micro_batch_tokens=24),
+        optimizer=replace(recipe.optimizer, learning_rate=0.05),
+        learning_rate_schedule=replace(recipe.learning_rate_schedule, warmup_steps=2),
+        update=replace(recipe.update, prompts_per_mini_batch=2, micro_batch_tokens=24),
         mini_batch_seed=7,
         warmup_steps=2,
     )
-
-
-@pytest.fixture
-def tiny_policy(tiny_model: Path, tiny_recipe: Recipe) -> Model:
-    """With an adapter that changes something: as loaded, B is zero."""
-    policy = load_policy(tiny_recipe.policy, tiny_model, adapter_seed=3, device="cpu")
-    generator = torch.Generator().manual_seed(4)
-    for name, parameter in policy.trained().items():
-        if name.endswith("lora_B"):
-            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
-    return policy
-
-
-@pytest.fixture(scope="session")
-def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A folder with a model of the given transformers config class and our tiny shape."""
-
-    def make(config_class: type, **changes: Any) -> Path:
-        folder = tmp_path_factory.mktemp(config_class.__name__)
-        save_model(config_class(**tiny_shape() | changes), folder)
-        return folder
-
-    return make
 
 
 def tiny_shape() -> dict[str, Any]:
@@ -242,7 +277,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _write_prompts(path: Path, numbers: range) -> Path:
+def write_prompts(path: Path, numbers: range) -> Path:
     rows = [
         {
             "data_source": "tiny",
