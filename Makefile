@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench bench-resume learn test conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock audit clean
+.PHONY: help bench bench-resume learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -48,6 +48,9 @@ learn: setup ## does the policy learn? three seeds of smollm2-grpo-learn, and th
 
 test: setup-test fetch lint types ## run every test that this machine can run
 	@$(BIN)/pytest
+
+chaos: setup-test ## kill 450 runs wherever they are, resume them, compare every byte [CHAOS="--grpo 20 --seed 2"]
+	@$(BIN)/python tests/chaos/chaos.py $(CHAOS)
 
 conformance: setup-test fetch ## compare every function with the pinned upstream's, and write docs/conformance.md
 	@$(BIN)/python tests/conformance/table.py
