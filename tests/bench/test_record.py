@@ -67,6 +67,20 @@ def kinds(record: Record) -> list[tuple[str | int, ...]]:
     return list(seen.values())
 
 
+@pytest.mark.parametrize(
+    ("role", "is_known"), [("teacher.reasoning-gym/products", True), ("Teacher", False)]
+)
+def test_each_of_several_teachers_is_a_role_by_its_key(
+    record: Record, role: str, is_known: bool
+) -> None:
+    record["models"][role] = record["models"]["policy"]
+    load = record["launches"][0]["model_loads"][0]
+    record["launches"][0]["model_loads"].append({**load, "role": role})
+    problems = records.schema_problems(record, "test")
+    told = {problem.field for problem in problems}
+    assert told == (set() if is_known else {"/models", "/launches/0/model_loads/1/role"})
+
+
 def test_measured_failed_and_blocked_records_are_valid(
     example: ModuleType, written: Record, tmp_path: Path
 ) -> None:
