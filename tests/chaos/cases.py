@@ -42,7 +42,7 @@ class Straight:
     phases: int
     optimizer_steps: int
     forked_seconds: float
-    fresh_seconds: float
+    fresh_seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,9 @@ class Case:
     is_fresh: bool
 
     def __str__(self) -> str:
-        return " ".join([self.run, *map(str, self.faults), *(["--fresh"] if self.is_fresh else [])])
+        return " ".join(
+            [self.run, *map(str, self.faults), *(["--fresh 1"] if self.is_fresh else [])]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,23 +69,24 @@ class Outcome:
     met: tuple[Fault, ...] = field(default=())
 
 
-def straight(folder: Path) -> Straight:
-    """Run what `runs.write` has put there, in a forked process and, for its time, in a fresh one."""
-    copies = [folder.with_name(f"{folder.name}.{kind}") for kind in ("forked", "fresh")]
-    seconds = []
-    for copy, is_fresh in zip(copies, (False, True), strict=True):
-        shutil.copytree(folder, copy)
-        seconds.append(attempt(copy, None, is_fresh=is_fresh)[1])
-    wrong = _wrong(*copies)
-    assert wrong is None, f"two uninterrupted runs differ: {wrong}"
-    met = json.loads(copies[0].with_name(f"{copies[0].name}.met.json").read_text())
+def straight(folder: Path, *, with_fresh: bool) -> Straight:
+    """Run what `runs.write` has put there, in a forked process and, where its time is asked for, in a fresh one."""
+    forked = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}.forked")))
+    _, forked_seconds = attempt(forked, None, is_fresh=False)
+    fresh_seconds = None
+    if with_fresh:
+        fresh = Path(shutil.copytree(folder, folder.with_name(f"{folder.name}.fresh")))
+        _, fresh_seconds = attempt(fresh, None, is_fresh=True)
+        wrong = _wrong(forked, fresh)
+        assert wrong is None, f"two uninterrupted runs differ: {wrong}"
+    met = json.loads(forked.with_name(f"{forked.name}.met.json").read_text())
     return Straight(
-        folder=copies[0],
+        folder=forked,
         operations=met["operations"],
         phases=met["phases"],
         optimizer_steps=met["optimizer_steps"],
-        forked_seconds=seconds[0],
-        fresh_seconds=seconds[1],
+        forked_seconds=forked_seconds,
+        fresh_seconds=fresh_seconds,
     )
 
 
@@ -155,6 +158,7 @@ def _fault(
     place, what = kind
     if place == "second":
         seconds = base.fresh_seconds if is_fresh else base.forked_seconds
+        assert seconds is not None, "measured where there are fresh cases"
         return Fault(place, round(draw.uniform(0, seconds), 3), what)
     if place == "operation":
         if what != "full":

@@ -1,7 +1,7 @@
 """Kill runs at every kind of moment, resume them, and compare every byte with the run that nothing happened to.
 
     make chaos [CHAOS="--grpo 200 --ppo 200 --distillation 50 --fresh 20 --seed 1 --jobs 2"]
-    make chaos CHAOS="--case grpo operation:31:torn second:0.4:kill"        # one case alone
+    make chaos CHAOS="--case grpo operation:31:torn second:0.4:kill"        # one case alone, all fresh with --fresh 1
 
 tests/chaos/faults.py says what a fault is. Processes are forked from one that has loaded everything (each has a
 PID of its own); in `--fresh` cases of each run every process is a new interpreter. The last line is the figures;
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     ends: list[Outcome] = []
     for name in runs.NAMES if call.case is None else call.case[:1]:
         if call.case is not None or getattr(call, name) > 0:
-            base = cases.straight(scratch / name)
+            base = cases.straight(scratch / name, with_fresh=call.fresh > 0)
             found = _outcomes(_cases(name, base, call), scratch, base, call.jobs)
             ends += found
             print(_figures_of(name, base, found), flush=True)
