@@ -159,9 +159,11 @@ LINE = "  step 1/3  reward 0.500  2.0 s ()"
 
 
 def on_a_terminal(program: Callable[[], None], **variables: str) -> str:
-    """What the program writes on a terminal of its own, in a process of its own."""
+    """What the program writes on a terminal of its own, in a process of its own. CI, where this may run, is not inherited."""
     pid, terminal = pty.fork()
     if pid == 0:
+        for name in ("CI", "NO_COLOR"):
+            os.environ.pop(name, None)
         os.environ |= {"TERM": "xterm", "COLUMNS": "100", **variables}
         program()
         sys.stderr.flush()
