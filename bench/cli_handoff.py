@@ -13,6 +13,7 @@ from miniverl.bench.exits import Exit
 @click.command
 @click.argument("run", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, help="Write the bundle here: a new or empty folder.")
+@click.option("--merged", is_flag=True, help="The adapter merged into the weights below it.")
 @click.option("--report", type=FILE, help="The run's import report; unset: in its folder.")
 @click.option("--target", metavar="verl==VERSION", help="Unset: what the run was compiled for.")
 @click.option("--check", type=FOLDER, metavar="DIR", help="Check a bundle instead.")
@@ -22,6 +23,7 @@ from miniverl.bench.exits import Exit
 def handoff(
     run: Path | None,
     out: Path | None,
+    merged: bool,
     report: Path | None,
     target: str | None,
     check: Path | None,
@@ -34,7 +36,7 @@ def handoff(
     refuses; it is `launchable` only where the pinned verl is installed and accepts it.
     """
     if check is not None:
-        _require_unset(run=run, out=out, report=report, target=target)
+        _require_unset(run=run, out=out, merged=merged or None, report=report, target=target)
         return _checked(check, python, as_json)
     _require_unset(python=python)
     if run is None or out is None:
@@ -43,12 +45,18 @@ def handoff(
     from miniverl.bench.progress import bars
 
     with bars() as progress:
-        manifest = writing.write(run, out, report=report, target=target, progress=progress)
+        manifest = writing.write(
+            run, out, is_merged=merged, report=report, target=target, progress=progress
+        )
     if as_json:
         print_json(manifest)
     proof, verl = manifest["proof"], manifest["target"]["verl"]
     say(f"bundle      {out}")
-    say(f"{manifest['kind']:<12}logits as the engine's, within {proof['max_difference']:.2g}")
+    say(
+        f"{manifest['kind']:<12}logits as the engine's, within {proof['policy']['max_difference']:.2g}"
+    )
+    if "critic" in proof:
+        say(f"critic      values as the engine's, within {proof['critic']['max_difference']:.2g}")
     say(
         f"launch      {len(manifest['launch']['overrides'])} overrides for verl {verl}, and the recipe that was run"
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 from miniverl.bench import handoff_check, handoff_page, handoff_tree, runner
 from miniverl.compiler import handoff, handoff_score, profiles, upstream
-from miniverl.compiler.handoff import Handed
+from miniverl.compiler.handoff import Handed, Kind
 from miniverl.compiler.whole import json_text, sync, write_json, write_text
 from miniverl.engine import recipe as recipes
 from miniverl.engine.digest import weights_sha256
@@ -44,25 +44,28 @@ class Run:
     report: Mapping[str, Any]
     paths: Mapping[str, Path]
     checkpoint: Path
-
-    @property
-    def exported(self) -> Path:
-        return self.folder / ("model" if self.recipe.policy.lora is None else "adapter")
+    kind: Kind  # of the bundle
 
 
 def write(
-    folder: Path, out: Path, *, report: Path | None, target: str | None, progress: upstream.Progress
+    folder: Path,
+    out: Path,
+    *,
+    is_merged: bool,
+    report: Path | None,
+    target: str | None,
+    progress: upstream.Progress,
 ) -> dict[str, Any]:
-    """Write the bundle of the run in `folder` to `out`; returns its manifest.
+    """Write the bundle of the run in `folder` to `out`, its adapter merged where asked for; returns its manifest.
 
     Raises WrongCall for what is no finished run and for a folder that is taken, Refused where the run cannot be
     told to upstream, or its export computes something else than the engine.
     """
     _require_free(out)
-    run = _run(folder, report)
+    run = _run(folder, report, is_merged=is_merged)
     pin = _target(run, target)
     writes_score = handoff_score.writes_score(run.recipe.reward)
-    launch = handoff.handed(run.recipe, run.report, writes_score=writes_score)
+    launch = handoff.handed(run.recipe, run.report, run.kind, writes_score=writes_score)
     with _whole(out) as beside:
         _copy(run, beside)
         proof = _proof(run, beside)
@@ -84,12 +87,12 @@ def write(
 def _manifest(
     run: Run, launch: Handed, pin: str, proof: Mapping[str, Any], beside: Path
 ) -> dict[str, Any]:
-    there = handoff.places(run.recipe)
+    there = handoff.places(run.recipe, run.kind)
     models = [place for place in there.values() if (beside / place).is_dir()]
     manifest = {
         "departures": handoff.departures(run.report),
         "distributed_execution_tested": False,
-        "kind": "model" if run.recipe.policy.lora is None else "adapter",
+        "kind": run.kind,
         "launch": {
             "config_name": launch.config_name,
             "entry_point": handoff.ENTRY_POINT,
@@ -116,14 +119,17 @@ def _manifest(
     return plain
 
 
-def _run(folder: Path, report: Path | None) -> Run:
+def _run(folder: Path, report: Path | None, *, is_merged: bool) -> Run:
     """Raises WrongCall with all that keeps the folder from being a finished run with its source."""
     fix = "Name the folder of a run that has ended: --out of miniverl run, or straight/ of a workload's"
     if not (folder / "recipe.json").is_file():
         raise WrongCall([_problem("run", str(folder), "it holds no recipe.json", fix)])
     recipe = recipes.loads((folder / "recipe.json").read_text("utf-8"), str(folder / "recipe.json"))
     problems = []
-    name = "model" if recipe.policy.lora is None else "adapter"
+    name = handoff.kinds(recipe)[0]
+    if is_merged and "merged" not in handoff.kinds(recipe):
+        reason = "every weight was trained: model/ is whole without it"
+        problems.append(_problem("--merged", True, reason, "Leave it out"))
     steps = sorted((folder / "checkpoints").glob("step-" + "[0-9]" * 6 + "*"))
     if not (folder / name).is_dir():
         at = f"; its last checkpoint is {steps[-1].name}" if steps else ""
@@ -138,7 +144,14 @@ def _run(folder: Path, report: Path | None) -> Run:
     if problems:
         raise WrongCall(problems)
     assert read is not None
-    return Run(folder=folder, recipe=recipe, report=read, paths=paths, checkpoint=steps[-1])
+    return Run(
+        folder=folder,
+        recipe=recipe,
+        report=read,
+        paths=paths,
+        checkpoint=steps[-1],
+        kind="merged" if is_merged else name,
+    )
 
 
 def _report(path: Path, recipe: Recipe, problems: list[Problem]) -> Mapping[str, Any] | None:
@@ -185,10 +198,10 @@ def _target(run: Run, target: str | None) -> str:
 
 def _copy(run: Run, beside: Path) -> None:
     """The bundle's inputs: what was trained takes the place of what it started from."""
-    there = handoff.places(run.recipe)
-    trained = {"critic": run.folder / "critic"}
-    trained["adapter" if run.recipe.policy.lora is not None else "model"] = run.exported
-    for name, place in there.items():
+    trained = {name: run.folder / name for name in (run.kind, "critic")}
+    for name, place in handoff.places(run.recipe, run.kind).items():
+        if (name, run.kind) == ("model", "merged"):
+            continue  # it is made where torch is loaded
         source = trained.get(name) or run.paths[name]
         target = beside / place
         if source.is_dir():
@@ -203,18 +216,27 @@ def _copy(run: Run, beside: Path) -> None:
 
 
 def _proof(run: Run, beside: Path) -> dict[str, Any]:
-    """The copied export against the engine's model, in a process of its own: torch is loaded there."""
+    """What was trained against the engine's models, in a process of its own: torch is loaded there."""
+    exported = handoff.ADAPTER if run.kind == "adapter" else handoff.MODEL
+    pairs = {"policy": ("model", exported), "critic": ("critic", handoff.CRITIC)}
     with tempfile.TemporaryDirectory(prefix="miniverl-proof-") as scratch:
         request, answer = Path(scratch) / "request.json", Path(scratch) / "answer.json"
         write_json(
             request,
             {
-                "base": str(run.paths["model"].resolve()),
                 "checkpoint": str(run.checkpoint.resolve()),
-                "exported": str((beside / run.exported.name).resolve()),
+                "is_merged": run.kind == "merged",
                 "recipe": str((run.folder / "recipe.json").resolve()),
                 "sequences": list(_sequences(run.folder / "trajectories.jsonl")),
                 "threads": os.cpu_count() or 1,
+                **{
+                    role: {
+                        "base": str(run.paths[name].resolve()),
+                        "exported": str((beside / place).resolve()),
+                    }
+                    for role, (name, place) in pairs.items()
+                    if name in run.paths
+                },
             },
         )
         done = subprocess.run(
@@ -227,11 +249,16 @@ def _proof(run: Run, beside: Path) -> dict[str, Any]:
         if done.returncode != 0:
             said = done.stderr.strip().rpartition("\n")[2]
             reason = f"what the run exported cannot be read again: {said}"
-            raise Refused([_problem(run.exported.name, None, reason, "Run it again")])
+            raise Refused([_problem(exported, None, reason, "Run it again")])
         found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-    if not found["is_same"]:
-        reason = f"its logits differ from the engine's by {found['max_difference']:.3g}"
-        raise Refused([_problem(run.exported.name, None, reason, "Run it again")])
+    told = []
+    for role, proof in found.items():
+        if not proof["is_same"]:
+            what = "values" if role == "critic" else "logits"
+            reason = f"its {what} differ from the engine's by {proof['max_difference']:.3g}"
+            told.append(_problem(pairs[role][1], None, reason, "Run it again"))
+    if told:
+        raise Refused(told)
     return found
 
 

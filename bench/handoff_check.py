@@ -116,7 +116,7 @@ def _launch_problems(root: Path, progress: upstream.Progress) -> list[Problem]:
         if told:
             return told
         told = _digest_problems(root, recipe, manifest)
-        compiled = handoff.recompiled(root, recipe, report, progress)
+        compiled = handoff.recompiled(root, recipe, report, manifest["kind"], progress)
     except Problems as error:
         if isinstance(error, CannotHere):
             raise
@@ -136,7 +136,10 @@ def _launch_problems(root: Path, progress: upstream.Progress) -> list[Problem]:
 
 def _place_problems(root: Path, recipe: Recipe, manifest: Mapping[str, Any]) -> list[Problem]:
     """Upstream is given the bundle's own files and no other, and runs no code but the scorer's."""
-    places = {*handoff.places(recipe).values(), handoff.SCORE}
+    if manifest["kind"] not in handoff.kinds(recipe):
+        reason = f"a bundle of this run holds {' or '.join(handoff.kinds(recipe))}"
+        return [_problem("kind", manifest["kind"], reason, "Have the bundle written again")]
+    places = {*handoff.places(recipe, manifest["kind"]).values(), handoff.SCORE}
     named = {*manifest["launch"]["files"].values(), *manifest["weights"]}
     told = [
         _problem(str(place), None, "the run has no such file", "Have the bundle written again")
@@ -158,20 +161,17 @@ def _digest_problems(root: Path, recipe: Recipe, manifest: Mapping[str, Any]) ->
         if found != expected:
             reason = f"its weights have the digest {found}, and {expected} was written"
             told.append(_problem(place, None, reason, "Have the bundle written again"))
-    told += _adapter_problems(root, recipe)
-    if (
-        recipe.policy.lora is not None
-        and manifest["weights"]["model"] != recipe.policy.weights_sha256
-    ):
-        reason = "its weights are not those that the adapter was trained on"
-        told.append(_problem("model", None, reason, "Have the bundle written again"))
+    if manifest["kind"] == "adapter":
+        told += _adapter_problems(root, recipe)
+        if manifest["weights"]["model"] != recipe.policy.weights_sha256:
+            reason = "its weights are not those that the adapter was trained on"
+            told.append(_problem("model", None, reason, "Have the bundle written again"))
     return told
 
 
 def _adapter_problems(root: Path, recipe: Recipe) -> list[Problem]:
     """Upstream takes rank and scale from the adapter's own file, whatever the launch says."""
-    if recipe.policy.lora is None:
-        return []
+    assert recipe.policy.lora is not None, "only such a run has a bundle of this kind"
     path = f"{handoff.ADAPTER}/adapter_config.json"
     config = handoff.read_json(root / path)
     wanted = {"r": recipe.policy.lora.rank, "lora_alpha": recipe.policy.lora.alpha}

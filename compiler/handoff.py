@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from miniverl.compiler import bound_quantization, profiles, scripts, upstream
 from miniverl.compiler import source as sources
@@ -27,7 +27,11 @@ TRAIN, VALIDATION = "data/train.parquet", "data/validation.parquet"
 SCORE = "reward/score.py"
 SCORE_NAME = "compute_score"
 
+# What was trained: an adapter over the model below it, that model with the adapter merged into it, or every weight.
+Kind = Literal["adapter", "merged", "model"]
+
 _COMPUTE_DTYPE = "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype"
+_ADAPTER_PATH = "actor_rollout_ref.model.lora_adapter_path"
 _TEACHERS = "distillation.teacher_models."
 _BLOCK = "miniverl."
 _LOCAL = ("physical_runtime", "distributed_only", "local_value", "frozen")
@@ -46,10 +50,15 @@ class Handed:
     files: Mapping[str, str]
 
 
-def places(recipe: Recipe) -> dict[str, str]:
+def kinds(recipe: Recipe) -> tuple[Kind, ...]:
+    """What a bundle of this run can hold."""
+    return ("model",) if recipe.policy.lora is None else ("adapter", "merged")
+
+
+def places(recipe: Recipe, kind: Kind) -> dict[str, str]:
     """Where each input of the run goes in the bundle, by its name in `recipe.inputs`; and the trained adapter."""
     found = {"model": MODEL, "train": TRAIN}
-    if recipe.policy.lora is not None:
+    if kind == "adapter":
         found["adapter"] = ADAPTER
     if recipe.validation is not None:
         found["validation"] = VALIDATION
@@ -65,11 +74,11 @@ def places(recipe: Recipe) -> dict[str, str]:
     return found
 
 
-def handed(recipe: Recipe, report: Mapping[str, Any], *, writes_score: bool) -> Handed:
+def handed(recipe: Recipe, report: Mapping[str, Any], kind: Kind, *, writes_score: bool) -> Handed:
     """The launch of the bundle. Raises Refused where no overrides compose to the leaves that were run."""
     rows = {row["upstream_field"]: row for row in report["field_classification"]}
     leaves = {field: row["source_value"] for field, row in rows.items()}
-    files = _files(recipe, leaves, writes_score)
+    files = _files(recipe, leaves, kind, writes_score)
     stated = _stated(rows, leaves, files, recipe, writes_score)
     version = report["source_verl"]["tag"].removeprefix("v")
     config_name = profiles.called(report["profile"]).config_name
@@ -125,7 +134,7 @@ exec python3 -m {ENTRY_POINT} \\
 
 
 def recompiled(
-    root: Path, recipe: Recipe, report: Mapping[str, Any], progress: upstream.Progress
+    root: Path, recipe: Recipe, report: Mapping[str, Any], kind: Kind, progress: upstream.Progress
 ) -> Compiled:
     """What our own compiler makes of the bundle's script, with the bundle's files bound again."""
     chosen = profiles.called(report["profile"])
@@ -136,14 +145,14 @@ def recompiled(
         (),
         given,
         profile=chosen.name if chosen.input == "hydra" else None,
-        bindings=bindings(root, recipe),
+        bindings=bindings(root, recipe, kind),
         progress=progress,
     )
 
 
-def bindings(root: Path, recipe: Recipe) -> list[str]:
+def bindings(root: Path, recipe: Recipe, kind: Kind) -> list[str]:
     """What binds the bundle's launch to the bundle's files."""
-    there = places(recipe)
+    there = places(recipe, kind)
     texts = [f"{name}={root / place}" for name, place in there.items() if name != "reward_function"]
     if recipe.validation is None:
         texts.append("validation=none")
@@ -193,14 +202,16 @@ def override(field: str, value: Any, is_in_tree: bool) -> str:
     return f"{'' if is_in_tree else '++'}{field}={_hydra(field, value)}"
 
 
-def _files(recipe: Recipe, leaves: Mapping[str, Any], writes_score: bool) -> dict[str, str]:
-    there = places(recipe)
+def _files(
+    recipe: Recipe, leaves: Mapping[str, Any], kind: Kind, writes_score: bool
+) -> dict[str, str]:
+    there = places(recipe, kind)
     named = {
         "actor_rollout_ref.model.path": there["model"],
         "data.train_files": there["train"],
         # Upstream makes a loader of them whether it validates or not.
         "data.val_files": there.get("validation", there["train"]),
-        "actor_rollout_ref.model.lora_adapter_path": there.get("adapter"),
+        _ADAPTER_PATH: there.get("adapter"),
         "critic.model.path": there.get("critic"),
         "reward.reward_model.model_path": there.get("reward_model"),
     }
@@ -242,6 +253,8 @@ def _stated(
         for name in ("hf_config_path", "tokenizer_path"):
             if f"{model}.path" in files and stated.get(f"{model}.{name}") is not None:
                 stated[f"{model}.{name}"] = None
+    if _ADAPTER_PATH in stated:  # of the run's start, which is in the model now
+        stated[_ADAPTER_PATH] = None
     if writes_score:
         stated["reward.custom_reward_function.name"] = SCORE_NAME
     elif recipe.reward.function is not None:

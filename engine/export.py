@@ -5,11 +5,16 @@ puts in the place of the one that transformers draws anew.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+
+from torch import Tensor
 
 from miniverl.engine import disk, lora
 from miniverl.engine.critic import HEAD
+from miniverl.engine.lora import LoraLinear
 from miniverl.engine.models import Model
+from miniverl.engine.nf4 import Nf4Linear
 from miniverl.engine.recipe import Critic, Policy
 from miniverl.engine.whole import whole_folder
 
@@ -57,9 +62,34 @@ def export_critic(critic: Model, recipe: Critic, out: Path, source: Path) -> Pat
     return path
 
 
+def export_merged(policy: Model, path: Path, source: Path) -> None:
+    """Write a whole model: each layer as it computes, its adapter added, and quantised weights taken back."""
+    network = policy.network
+    layers = {
+        f"{name}.weight": each
+        for name, each in network.named_modules()
+        if isinstance(each, LoraLinear | Nf4Linear)
+    }
+    tensors = {
+        name: each.detach().contiguous()
+        for name, each in network.named_parameters()
+        if name not in layers and not name.endswith((".lora_A", ".lora_B"))
+    }
+    like = network.get_input_embeddings().weight
+    for name, layer in layers.items():
+        tensors[name] = like.new_empty(layer.weight.shape)
+        lora.write_effective_weight(layer, tensors[name])
+    with whole_folder(path) as beside:
+        _write_folder(tensors, source, beside)
+
+
 def _write_model(model: Model, source: Path, folder: Path) -> None:
-    """The weights, and what else the folder that they came from holds."""
     tensors = {name: each.detach().contiguous() for name, each in model.trained().items()}
+    _write_folder(tensors, source, folder)
+
+
+def _write_folder(tensors: Mapping[str, Tensor], source: Path, folder: Path) -> None:
+    """The weights, and what else the folder that they came from holds."""
     disk.write_tensors(folder / "model.safetensors", tensors, metadata={"format": "pt"})
     for pattern in _MODEL_FILES:
         for file in source.glob(pattern):

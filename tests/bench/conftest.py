@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -50,16 +51,35 @@ def _module(name: str, path: Path) -> ModuleType:
     return module
 
 
+Finish = Callable[..., Path]
+
+
 @pytest.fixture(scope="session")
-def finished_run(tiny_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of two steps with an adapter, made by the commands that a user gives."""
-    place = tmp_path_factory.mktemp("finished")
-    bound = {"model": tiny_inputs / "model", "train": tiny_inputs / "train.parquet"}
+def finish(tiny_inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Finish:
+    """finish(launch, *arguments of compile, **inputs): the folder of a run of two steps with an adapter.
+
+    It is made by the commands that a user gives.
+    """
+
+    def run(launch: str, *more: str, **inputs: Path) -> Path:
+        bound = {"model": tiny_inputs / "model", "train": tiny_inputs / "train.parquet", **inputs}
+        return _finish(tmp_path_factory.mktemp("finished"), bound, launch, more)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished_run(finish: Finish) -> Path:
+    """Of GRPO, with a name that shells and Hydra could read otherwise."""
+    return finish("launch:grpo", "trainer.experiment_name='it\\'s $HOME; `id` \"x\" (1)'")
+
+
+def _finish(place: Path, bound: Mapping[str, Path], launch: str, more: Sequence[str]) -> Path:
     bindings = [f"{name}={path}" for name, path in bound.items()]
     bindings += ["validation=none", "reward=last_number", "compute_dtype=float32"]
     compiled = [
         "compile",
-        "launch:grpo",
+        launch,
         "data.train_batch_size=2",
         "actor_rollout_ref.actor.ppo_mini_batch_size=2",
         "actor_rollout_ref.actor.optim.lr=0.05",
@@ -71,14 +91,13 @@ def finished_run(tiny_inputs: Path, tmp_path_factory: pytest.TempPathFactory) ->
         "data.max_response_length=4",
         "trainer.total_training_steps=2",
         "trainer.save_freq=-1",
-        "trainer.experiment_name='it\\'s $HOME; `id` \"x\" (1)'",
+        *more,
         *(text for each in bindings for text in ("--bind", each)),
         *("-o", str(place / "recipe.json"), "--report", str(place / "report.json")),
     ]
     assert main(compiled) == 0
     run = ["run", str(place / "recipe.json"), "--out", str(place / "run"), "--threads", "1"]
-    run += ["--device", "cpu", "--model", str(bound["model"]), "--train", str(bound["train"])]
-    assert main(run) == 0
+    assert main([*run, "--device", "cpu"]) == 0
     return place / "run"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from miniverl.bench import handoff_page
 from miniverl.bench.cli import main
 from miniverl.compiler import handoff
 from miniverl.engine import recipe as recipes
@@ -47,7 +48,7 @@ def test_a_bundle_holds_all_that_its_launch_names(bundle: Path, finished_run: Pa
 
 
 def test_what_was_trained_is_proven_against_the_engine_s_own_model(bundle: Path) -> None:
-    proof = manifest_of(bundle)["proof"]
+    proof = manifest_of(bundle)["proof"]["policy"]
     assert proof["is_same"]
     assert proof["max_difference"] < 1e-4
     assert proof["change"] > 0.01  # of the base model: the adapter does something
@@ -84,7 +85,7 @@ def test_the_script_starts_upstream_with_every_value_as_it_was(
 def test_the_bundle_s_launch_compiles_to_the_recipe_that_was_run(bundle: Path) -> None:
     recipe = recipes.loads((bundle / "recipe.json").read_text(), "a test")
     report = json.loads((bundle / "report.json").read_text())
-    compiled = handoff.recompiled(bundle, recipe, report, lambda *_: None)
+    compiled = handoff.recompiled(bundle, recipe, report, "adapter", lambda *_: None)
     assert compiled.recipe is not None
     assert handoff.differences(recipe, compiled.recipe) == []
     assert compiled.recipe.policy.adapter_sha256 == weights_sha256(bundle / "adapter")
@@ -93,6 +94,31 @@ def test_the_bundle_s_launch_compiles_to_the_recipe_that_was_run(bundle: Path) -
     }
     other = recipes.from_dict(shorter, "a test")
     assert handoff.differences(other, compiled.recipe) == [("steps.num_steps", 1, 2)]
+
+
+def test_a_merged_bundle_s_launch_takes_no_adapter_and_begins_one_of_the_same_rank(
+    bundle: Path,
+) -> None:
+    recipe = recipes.loads((bundle / "recipe.json").read_text(), "a test")
+    report = json.loads((bundle / "report.json").read_text())
+    launch = handoff.handed(recipe, report, "merged", writes_score=True)
+    assert "actor_rollout_ref.model.lora_adapter_path" not in launch.files
+    assert launch.files["actor_rollout_ref.model.path"] == "model"
+    assert "actor_rollout_ref.model.lora_rank=2" in launch.overrides
+    assert not any(
+        text.startswith("adapter=") for text in handoff.bindings(bundle, recipe, "merged")
+    )
+
+
+def test_the_page_says_how_far_other_weights_below_an_adapter_move_it(bundle: Path) -> None:
+    manifest = manifest_of(bundle)
+    assert "others" not in handoff_page.page(manifest)
+    manifest["proof"]["policy"]["held_difference"] = 0.25
+    manifest["proof"]["critic"] = manifest["proof"]["policy"]
+    page = handoff_page.page(manifest)
+    assert "## The weights below the adapter are others" in page
+    assert "moves the logits by up to 0.25" in page
+    assert "`critic/`, read by transformers as a token classifier" in page
 
 
 def test_weights_of_four_bits_are_bound_again_and_named_as_a_departure(bundle: Path) -> None:
@@ -104,7 +130,7 @@ def test_weights_of_four_bits_are_bound_again_and_named_as_a_departure(bundle: P
         policy=replace(recipe.policy, quantization="nf4"),
         rollout=replace(recipe.rollout, weights="nf4"),
     )
-    compiled = handoff.recompiled(bundle, held, report, lambda *_: None)
+    compiled = handoff.recompiled(bundle, held, report, "adapter", lambda *_: None)
     assert compiled.recipe is not None
     assert handoff.differences(held, compiled.recipe) == []
     fields = [row["source_field"] for row in handoff.departures(compiled.report)]
@@ -134,7 +160,7 @@ def test_the_reward_function_needs_nothing_of_ours_and_scores_as_the_run_did(
 def test_the_run_goes_on_from_the_bundle(bundle: Path, tmp_path: Path) -> None:
     """Compiled as upstream would compose it, and run here: step 1 samples from the adapter that was handed over."""
     recipe = recipes.loads((bundle / "recipe.json").read_text(), "a test")
-    bound = handoff.bindings(bundle, recipe)
+    bound = handoff.bindings(bundle, recipe, "adapter")
     command = ["compile", str(bundle / "launch.sh"), "--env", f"HANDOFF_DIR={bundle}"]
     command += [text for each in bound for text in ("--bind", each)]
     assert main([*command, "-o", str(tmp_path / "recipe.json")]) == 0
@@ -198,6 +224,7 @@ def test_an_export_that_computes_something_else_is_refused_and_leaves_nothing(
         (["--target", "verl==0.8.0"], "compiled for verl==0.9.0"),
         (["--report", "pyproject.toml"], "it is no import report"),
         (["--python", "python3"], "not without --check"),
+        (["--merged", "--check", "bundle"], "RUN, --out, --merged: not with --check"),
     ],
 )
 def test_a_call_that_cannot_be_meant_is_a_wrong_call(

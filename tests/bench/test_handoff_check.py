@@ -237,6 +237,14 @@ def _other_launch(root: Path) -> None:
             _edit("manifest.json", '"adapter": "', '"../adapter": "'),
             "../adapter: the run has no such file",
         ),
+        (
+            _edit("manifest.json", '"kind": "adapter"', '"kind": "model"'),
+            "kind: a bundle of this run holds adapter or merged",
+        ),
+        (
+            _edit("manifest.json", '"kind": "adapter"', '"kind": "merged"'),
+            "adapter: the run has no such file",
+        ),
         (_emptied, "it is not as a bundle is"),
         (_other_launch, "recipe.data.prompts_per_step: the bundle's launch means 4, and 2 was run"),
         (_edit("recipe.json", '"num_steps": 2', '"num_steps": 3'), "recipe.steps.num_steps"),

@@ -6,6 +6,7 @@ Not part of `make test`: it needs verl, Ray and what they ask for, which this pr
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,11 @@ def local(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def go_on(bundle: Path, adapter: Path, place: Path) -> Path:
     recipe = recipes.loads((bundle / "recipe.json").read_text(), "a test")
-    bound = [text for text in handoff.bindings(bundle, recipe) if not text.startswith("adapter=")]
+    bound = [
+        text
+        for text in handoff.bindings(bundle, recipe, "adapter")
+        if not text.startswith("adapter=")
+    ]
     command = ["compile", str(bundle / "launch.sh"), "--env", f"HANDOFF_DIR={bundle}"]
     command += ["trainer.total_training_steps=1", "-o", str(place / "recipe.json")]
     command += [text for each in [*bound, f"adapter={adapter}"] for text in ("--bind", each)]
@@ -65,7 +70,43 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
 
 
+@pytest.fixture(scope="module")
+def quantised_run(finish: Callable[..., Path], tiny_inputs: Path) -> Path:
+    """Of PPO: a critic is trained whole, beside an adapter over a policy in NF4."""
+    critic = tiny_inputs / "model"
+    ppo = ("critic.ppo_mini_batch_size=2", "--bind", "quantization=nf4")
+    return finish("launch:ppo", *ppo, critic=critic)
+
+
+@pytest.mark.parametrize("kind", ["adapter", "merged"])
+def test_upstream_accepts_a_bundle_with_a_critic_and_a_policy_that_was_quantised(
+    quantised_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    out = tmp_path / "bundle"
+    merged = ["--merged"] if kind == "merged" else []
+    assert main(["handoff", str(quantised_run), "--out", str(out), *merged]) == 0
+    proof = json.loads((out / "manifest.json").read_text())["proof"]
+    assert proof["critic"]["is_same"]
+    assert (proof["policy"]["held_difference"] == 0) is (kind == "merged")
+    assert_accepted(out, capsys)
+
+
+def test_upstream_accepts_a_bundle_of_whole_weights(
+    finish: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = ("actor_rollout_ref.model.lora_rank=0", "actor_rollout_ref.model.lora.merge=False")
+    out = tmp_path / "bundle"
+    assert main(["handoff", str(finish("launch:grpo", *whole)), "--out", str(out)]) == 0
+    assert json.loads((out / "manifest.json").read_text())["kind"] == "model"
+    assert_accepted(out, capsys)
+
+
 def test_upstream_accepts_the_launch(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_accepted(bundle, capsys)
+
+
+def assert_accepted(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
     assert main(["handoff", "--check", str(bundle), "--python", str(VERL_PYTHON), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["upstream"]["verl"] == "0.9.0"
