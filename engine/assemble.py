@@ -26,12 +26,14 @@ Rows = Sequence[Tensor]  # one float32 [R] a trajectory
 class Scored:
     """A step's trajectories, and what each model says of their tokens; None where the recipe has no such model.
 
-    `sampled` are the sampler's own log-probabilities, of what top-k and top-p left.
+    `sampled` are the sampler's own log-probabilities, of what top-k and top-p left. `old` and `entropy` are the
+    policy's, None where its update computes them.
     """
 
     trajectories: Sequence[Trajectory]
     sampled: Rows
-    old: Rows
+    old: Rows | None
+    entropy: Rows | None
     reference: Rows | None
     values: Rows | None
     teacher: Sequence[TeacherTargets] | None
@@ -53,6 +55,7 @@ def assemble(recipe: Recipe, scored: Scored, *, kl_coefficient: float | None) ->
     paid: dict[str, float] = {}
     if recipe.kl_reward is not None:
         assert scored.reference is not None
+        assert scored.old is not None, "who pays for the KL scores before the update"
         assert kl_coefficient is not None
         rewards_NR, current_kl = kl_rewards(
             rewards_NR,
@@ -94,6 +97,7 @@ def _correction(recipe: Recipe, scored: Scored, mask_NR: Tensor) -> Correction:
     wanted = recipe.rollout_correction
     if wanted is None or wanted.bypasses_scoring:
         return Correction(weights_NR=None, mask_NR=mask_NR, metrics={})
+    assert scored.old is not None, "who corrects scores before the update"
     return correct(padded(scored.sampled, "cpu"), padded(scored.old, "cpu"), mask_NR, wanted)
 
 
@@ -106,11 +110,12 @@ def _experiences(
         yield Experience(
             trajectory=trajectory,
             is_trained_R=correction.mask_NR[inside],
-            old_log_probs_R=scored.old[index],
+            old_log_probs_R=None if scored.old is None else scored.old[index],
             advantages_R=estimate.advantages_NR[inside],
             reference_log_probs_R=None if scored.reference is None else scored.reference[index],
             importance_weights_R=None if weights_NR is None else weights_NR[inside],
             values_R=None if scored.values is None else scored.values[index],
             returns_R=None if returns_NR is None else returns_NR[inside],
             teacher=None if scored.teacher is None else scored.teacher[index],
+            entropy_R=None if scored.entropy is None else scored.entropy[index],
         )

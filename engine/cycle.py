@@ -20,7 +20,8 @@ from miniverl.engine.gather import Gathered, Judged, gather
 from miniverl.engine.inputs import LoadedInputs
 from miniverl.engine.models import Model
 from miniverl.engine.order import Cursor
-from miniverl.engine.problem import Problem, Refused
+from miniverl.engine.policy_loss import POLICY_LOSSES
+from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Recipe, Rollout, Validation
 from miniverl.engine.reward import Answer, Reward, judge
 from miniverl.engine.roles import Roles
@@ -34,14 +35,10 @@ from miniverl.engine.value import values
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cycled:
-    """What a step's updates learn from, and what it came from.
-
-    `entropy` is the policy's, [R] a trajectory; empty where the policy is not scored before its update.
-    """
+    """What a step's updates learn from, and what it came from."""
 
     gathered: Gathered
     assembled: Assembled
-    entropy: Sequence[Tensor]
 
 
 class Cycle:
@@ -70,21 +67,25 @@ class Cycle:
         trajectories = gathered.trajectories
         sampled = [torch.tensor(each.filtered_log_probs) for each in gathered.responses]
         correction = self._recipe.rollout_correction
+        old: Sequence[Tensor] | None = None
+        entropy: Sequence[Tensor] | None = None
         if correction is not None and correction.bypasses_scoring:
-            old = Scores(log_probs=tuple(sampled), entropy=())
-        else:
-            old = self._scores("score_old", step, self._roles.policy, trajectories)
+            old = sampled
+        elif not is_scored_by_update(self._recipe, step):
+            scores = self._scores("score_old", step, self._roles.policy, trajectories)
+            old, entropy = scores.log_probs, scores.entropy
         scored = Scored(
             trajectories=trajectories,
             sampled=sampled,
-            old=old.log_probs,
+            old=old,
+            entropy=entropy,
             reference=self._reference_log_probs(step, trajectories),
             values=self._values(step, trajectories),
             teacher=self._teacher_targets(step, trajectories),
         )
         with self._clock.phase("advantage", step):
             assembled = assemble(self._recipe, scored, kl_coefficient=kl_coefficient)
-        return Cycled(gathered=gathered, assembled=assembled, entropy=old.entropy)
+        return Cycled(gathered=gathered, assembled=assembled)
 
     def validate(self, step: int) -> tuple[list[Judged], dict[str, float]]:
         """Answers to the held-out prompts, by the policy after `step` steps, and what they say together."""
@@ -223,18 +224,27 @@ class Cycle:
         )
 
 
+def is_scored_by_update(recipe: Recipe, step: int) -> bool:
+    """Whether the policy's log-probs as it enters the step's update can wait for that update's own forward.
+
+    They are then the same numbers, without a pass of their own: the step is one mini-batch of one epoch, and nobody
+    asks for them before.
+    """
+    update = recipe.update
+    is_one_mini_batch = update.prompts_per_mini_batch >= recipe.data.prompts_per_step
+    is_asked_before = (
+        recipe.kl_reward is not None
+        or recipe.rollout_correction is not None
+        or POLICY_LOSSES[recipe.policy_loss.name].select is not None
+    )
+    return (
+        recipe.trains_policy_in(step)
+        and is_one_mini_batch
+        and update.epochs == 1
+        and not is_asked_before
+    )
+
+
 def num_tokens(trajectories: Sequence[Trajectory]) -> int:
     """Response tokens of all of them."""
     return sum(len(each.response_tokens) for each in trajectories)
-
-
-def diverged(role: str, step: int, reason: str) -> Problem:
-    """Of a policy or a critic that has become something else than numbers."""
-    part = "recipe" if role == "policy" else f"recipe.{role}"
-    return Problem(
-        field=role,
-        value=f"step {step}",
-        origin="training",
-        reason=reason,
-        fix=f"Lower {part}.optimizer.learning_rate, and start a new run",
-    )

@@ -25,7 +25,7 @@ from miniverl.engine.identity import caveats, identity, make_deterministic
 from miniverl.engine.inputs import Inputs, LoadedInputs, load_inputs
 from miniverl.engine.journal import Journal
 from miniverl.engine.order import take
-from miniverl.engine.policy_update import policy_objectives
+from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.recipe import Critic, Recipe
 from miniverl.engine.roles import Roles, load_roles
 from miniverl.engine.sample import MAX_ROWS, Response, Sampling, generate
@@ -184,7 +184,7 @@ class _Probe:
             "policy": self._gradient(
                 "policy",
                 recipe,
-                policy_objectives(roles.policy, recipe, step=self._step + 1)(members),
+                PolicyObjectives(roles.policy, recipe, step=self._step + 1)(members),
                 members,
                 micro_batch_tokens,
             )

@@ -33,17 +33,22 @@ class Experience:
     `is_trained_R` (bool) leaves out what rollout correction rejects. Losses are summed over it; the
     normalisers count every response token (upstream: verl/trainer/ppo/v1/trainer_base.py, v0.9.0, hands the
     mask of before on as `loss_mask`).
+
+    `old_log_probs_R` and `entropy_R` are the policy's as it enters the step's updates. None: until its update has
+    computed them (engine/cycle.py, is_scored_by_update); the entropy also where the sampler's log-probs stand for
+    the policy's.
     """
 
     trajectory: Trajectory
     is_trained_R: Tensor
-    old_log_probs_R: Tensor
+    old_log_probs_R: Tensor | None
     advantages_R: Tensor
     reference_log_probs_R: Tensor | None
     importance_weights_R: Tensor | None
     values_R: Tensor | None
     returns_R: Tensor | None
     teacher: TeacherTargets | None
+    entropy_R: Tensor | None = None
 
 
 def padded(rows: Sequence[Tensor], device: str | torch.device) -> Tensor:
@@ -51,8 +56,12 @@ def padded(rows: Sequence[Tensor], device: str | torch.device) -> Tensor:
     return pad_sequence(list(rows), batch_first=True).to(device)
 
 
+def given(row: Tensor | None) -> Tensor:
+    """The row, which the recipe made."""
+    assert row is not None, "the recipe's parts say what is computed, and this one was not"
+    return row
+
+
 def present(rows: Sequence[Tensor | None]) -> list[Tensor]:
     """The rows, all of which the recipe made."""
-    known = [row for row in rows if row is not None]
-    assert len(known) == len(rows), "the recipe's parts say what is computed, and this one was not"
-    return known
+    return [given(row) for row in rows]

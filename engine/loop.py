@@ -16,7 +16,7 @@ from miniverl.engine.assemble import Assembled
 from miniverl.engine.checkpoint import AcceptedChange, State
 from miniverl.engine.clock import Clock, peak_bytes
 from miniverl.engine.critic_update import critic_objective, value_metrics
-from miniverl.engine.cycle import Cycle, Cycled, diverged, num_tokens
+from miniverl.engine.cycle import Cycle, Cycled, num_tokens
 from miniverl.engine.events import (
     CheckpointSaved,
     Event,
@@ -43,8 +43,8 @@ from miniverl.engine.inputs import Inputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.kl_reward import next_coefficient
 from miniverl.engine.order import Cursor, num_steps
-from miniverl.engine.policy_update import policy_objectives
-from miniverl.engine.problem import Refused
+from miniverl.engine.policy_update import PolicyObjectives
+from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Critic, Dtype, Recipe
 from miniverl.engine.roles import Roles, load_roles
 from miniverl.engine.schedule import factor
@@ -166,10 +166,12 @@ class _Training:
         self._journal(StepStarted(step=step))
         cycled = self._cycle.run(step, before.cursor, kl_coefficient=before.kl_coefficient)
         numbers = self._update_critic(step, before.critic_steps, cycled)
-        is_policy_trained = recipe.critic is None or step >= recipe.critic.warmup_steps
+        is_policy_trained = recipe.trains_policy_in(step)
+        experiences: Sequence[Experience] = cycled.assembled.experiences
         if is_policy_trained:
-            numbers |= self._update_policy(step, before.policy_steps, cycled)
-        self._append(step, cycled, numbers)
+            trained, experiences = self._update_policy(step, before.policy_steps, cycled)
+            numbers |= trained
+        self._append(step, cycled, experiences, numbers)
         self._journal(
             StepFinished(
                 step=step,
@@ -203,15 +205,18 @@ class _Training:
         named = {f"critic_{name}": value for name, value in numbers.items()}
         return named | value_metrics(cycled.assembled.experiences)
 
-    def _update_policy(self, step: int, ticks: int, cycled: Cycled) -> dict[str, float]:
+    def _update_policy(
+        self, step: int, ticks: int, cycled: Cycled
+    ) -> tuple[dict[str, float], Sequence[Experience]]:
+        """Its numbers, and what it learnt from with the policy's log-probs before it."""
         recipe = self._recipe
-        objectives = policy_objectives(self._roles.policy, recipe, step=step)
+        objectives = PolicyObjectives(self._roles.policy, recipe, step=step)
         with self._clock.phase("update", step) as counted:
             seed = recipe.seeds.mini_batches
             numbers = self._updated("policy", recipe, seed, ticks, cycled, objectives)
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
         self._tell_skipped("policy", step, numbers)
-        return numbers
+        return numbers, objectives.completed(cycled.assembled.experiences)
 
     def _updated(
         self,
@@ -246,13 +251,18 @@ class _Training:
             self._recipe.kl_reward, coefficient, assembled.current_kl, len(assembled.experiences)
         )
 
-    def _append(self, step: int, cycled: Cycled, numbers: dict[str, float]) -> None:
+    def _append(
+        self,
+        step: int,
+        cycled: Cycled,
+        experiences: Sequence[Experience],
+        numbers: dict[str, float],
+    ) -> None:
         """Log the step, and complete its numbers."""
-        experiences, responses = cycled.assembled.experiences, cycled.gathered.responses
         numbers |= metrics.rollout_metrics(
             cycled.gathered.trajectories, self._recipe.rollout.samples_per_prompt
         )
-        numbers |= metrics.scoring_metrics(experiences, responses, cycled.entropy)
+        numbers |= metrics.scoring_metrics(experiences, cycled.gathered.responses)
         numbers |= cycled.assembled.metrics
         if self._recipe.group_filter is not None:
             numbers |= filter_metrics(cycled.gathered)

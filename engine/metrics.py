@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from miniverl.engine.experience import Experience
+from miniverl.engine.experience import Experience, given
 from miniverl.engine.gather import Judged
 from miniverl.engine.sample import Response
 from miniverl.engine.trajectory import Trajectory
@@ -37,7 +37,7 @@ def rollout_metrics(
 
 
 def scoring_metrics(
-    experiences: Sequence[Experience], responses: Sequence[Response], entropy: Sequence[Tensor]
+    experiences: Sequence[Experience], responses: Sequence[Response]
 ) -> dict[str, float]:
     """Over response tokens: the policy's entropy in nats, and how far the sampler is from the scorer.
 
@@ -46,9 +46,11 @@ def scoring_metrics(
     differences = [
         abs(sampled - scored)
         for response, each in zip(responses, experiences, strict=True)
-        for sampled, scored in zip(response.log_probs, each.old_log_probs_R.tolist(), strict=True)
+        for sampled, scored in zip(
+            response.log_probs, given(each.old_log_probs_R).tolist(), strict=True
+        )
     ]
-    entropies = [value for each in entropy for value in each.tolist()]
+    entropies = [value for each in experiences for value in _numbers(each.entropy_R) or ()]
     of_policy = {"entropy": fsum(entropies) / len(entropies)} if entropies else {}
     return {
         "advantage_mean": fmean(float(each.advantages_R.mean()) for each in experiences),
@@ -70,7 +72,7 @@ def trajectory_row(step: int, experience: Experience) -> dict[str, Any]:
         "finished": trajectory.is_finished,
         "reward": trajectory.reward,
         "advantages": experience.advantages_R.tolist(),
-        "old_log_probs": experience.old_log_probs_R.tolist(),
+        "old_log_probs": given(experience.old_log_probs_R).tolist(),
         "reference_log_probs": _numbers(experience.reference_log_probs_R),
         "values": _numbers(experience.values_R),
         "returns": _numbers(experience.returns_R),

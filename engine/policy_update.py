@@ -3,9 +3,9 @@
 Axes: B sequences of a micro-batch, R response positions, P response tokens of all of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import count
 
 import torch
@@ -19,30 +19,61 @@ from miniverl.engine.loss import kl_estimate
 from miniverl.engine.models import Model
 from miniverl.engine.policy_loss import POLICY_LOSSES, weighted
 from miniverl.engine.policy_metrics import policy_metrics
+from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.score import response_scores, response_scores_at, score
 from miniverl.engine.seeds import generator
 from miniverl.engine.update import Normalisers, Objective
 
 
-def policy_objectives(
-    policy: Model, recipe: Recipe, *, step: int
-) -> Callable[[Sequence[Experience]], Objective]:
-    """What gives the objective of each mini-batch of a step, asked in their order."""
-    numbers = count()
+class PolicyObjectives:
+    """Gives the objective of each mini-batch of a step, asked in their order.
 
-    def objective_of(members: Sequence[Experience]) -> Objective:
-        selected = _selected(policy, recipe, members, f"selection:{step}:{next(numbers)}")
+    Where an experience comes without old log-probs, the policy's own are taken as it is trained: they are those
+    before the step's only optimizer step.
+    """
 
-        def objective(rows: Sequence[Experience], normalisers: Normalisers) -> Mapping[str, Tensor]:
-            batch = _scored(policy, recipe, rows, selected)
-            parts = _parts(batch, recipe, normalisers)
-            metrics = _metrics(batch, recipe, normalisers.num_tokens)
-            return {"loss": _total(parts, recipe), **parts, **metrics}
+    def __init__(self, policy: Model, recipe: Recipe, *, step: int) -> None:
+        self._policy = policy
+        self._recipe = recipe
+        self._step = step
+        self._numbers = count()
+        self._scores: dict[int, tuple[Tensor, Tensor]] = {}  # log-probs and entropy [R], by id()
 
-        return objective
+    def __call__(self, members: Sequence[Experience]) -> Objective:
+        name = f"selection:{self._step}:{next(self._numbers)}"
+        return partial(self._objective, _selected(self._policy, self._recipe, members, name))
 
-    return objective_of
+    def completed(self, experiences: Sequence[Experience]) -> list[Experience]:
+        """Those of the step after its update, none of them without old log-probs."""
+        return [
+            replace(each, old_log_probs_R=scores[0], entropy_R=scores[1])
+            if (scores := self._scores.get(id(each)))
+            else each
+            for each in experiences
+        ]
+
+    def _objective(
+        self, selected: "Selected | None", rows: Sequence[Experience], normalisers: Normalisers
+    ) -> Mapping[str, Tensor]:
+        """Raises Refused where the policy's log-probs are not numbers."""
+        recipe = self._recipe
+        batch = _scored(self._policy, recipe, rows, selected)
+        self._keep(batch, rows)
+        parts = _parts(batch, recipe, normalisers)
+        metrics = _metrics(batch, recipe, normalisers.num_tokens)
+        return {"loss": _total(parts, recipe), **parts, **metrics}
+
+    def _keep(self, batch: "_Batch", rows: Sequence[Experience]) -> None:
+        if rows[0].old_log_probs_R is not None:
+            return
+        log_probs_BR, entropy_BR = batch.old_log_probs_BR.cpu(), batch.entropy_BR.detach().cpu()
+        if not log_probs_BR.isfinite().all():
+            reason = "its log-probabilities are not finite any more"
+            raise Refused([diverged("policy", self._step, reason)])
+        for index, each in enumerate(rows):
+            inside = (index, slice(len(each.is_trained_R)))
+            self._scores[id(each)] = log_probs_BR[inside], entropy_BR[inside]
 
 
 # Of each experience, by id(): the tokens (bool [R]) that the loss selects.
@@ -67,7 +98,7 @@ def _selected(
     chosen_T = torch.zeros_like(is_trained_T)
     chosen_T[is_trained_T] = select(
         torch.cat(scores.log_probs)[is_trained_T],
-        torch.cat([each.old_log_probs_R for each in members])[is_trained_T],
+        torch.cat(present([each.old_log_probs_R for each in members]))[is_trained_T],
         torch.cat([each.advantages_R for each in members])[is_trained_T],
         generator(recipe.seeds.mini_batches, name),
         **recipe.policy_loss.arguments,
@@ -95,7 +126,9 @@ def _scored(
     policy: Model, recipe: Recipe, rows: Sequence[Experience], selected: Selected | None
 ) -> _Batch:
     packed = pack([each.trajectory for each in rows], policy.device)
-    with_entropy = uses_task_rewards(recipe) and recipe.policy_loss.entropy_coefficient != 0
+    is_new = rows[0].old_log_probs_R is None
+    has_bonus = uses_task_rewards(recipe) and recipe.policy_loss.entropy_coefficient != 0
+    with_entropy = has_bonus or is_new
     temperature = recipe.rollout.temperature
     if recipe.distillation is None:
         log_probs_P, entropy_P = response_scores(
@@ -119,7 +152,9 @@ def _scored(
         log_probs_BR=log_probs_BR,
         entropy_BR=gathered(entropy_P.split(packed.response_lengths)),
         mask_BR=gathered([each.is_trained_R for each in rows]),
-        old_log_probs_BR=gathered([each.old_log_probs_R for each in rows]),
+        old_log_probs_BR=log_probs_BR.detach()
+        if is_new
+        else gathered(present([each.old_log_probs_R for each in rows])),
         advantages_BR=gathered([each.advantages_R for each in rows]),
         reference_log_probs_BR=None
         if recipe.kl_loss is None

@@ -55,3 +55,15 @@ def told_of(**changes: str) -> Iterator[None]:
         yield
     except WrongCall as error:
         raise WrongCall(replace(each, **changes) for each in error.problems) from error
+
+
+def diverged(role: str, step: int, reason: str) -> Problem:
+    """Of a policy or a critic that has become something else than numbers."""
+    part = "recipe" if role == "policy" else f"recipe.{role}"
+    return Problem(
+        field=role,
+        value=f"step {step}",
+        origin="training",
+        reason=reason,
+        fix=f"Lower {part}.optimizer.learning_rate, and start a new run",
+    )

@@ -262,6 +262,10 @@ class Recipe:
         }
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
+    def trains_policy_in(self, step: int) -> bool:
+        """False while the critic warms up."""
+        return self.critic is None or step >= self.critic.warmup_steps
+
     @property
     def sha256(self) -> str:
         """Digest over the RFC 8785 bytes of the recipe."""

@@ -141,12 +141,18 @@ class _HeadScores(torch.autograd.Function):
                 entropy_P[part] = log_normaliser_P[part] - expected_C
         ctx.save_for_backward(hidden_PH, head_VH, targets_P, tokens_PK, log_normaliser_P, entropy_P)
         ctx.temperature, ctx.dtype, ctx.with_entropy = temperature, dtype, with_entropy
+        ctx.set_materialize_grads(False)
         return log_probs_P, entropy_P, log_probs_PK
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        by_log_prob_P, by_entropy_P, by_log_prob_PK = gradients
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_PH, head_VH, targets_P, tokens_PK, log_normaliser_P, entropy_P = ctx.saved_tensors
+        # None where the entropy is only reported: then it costs nothing.
+        by_entropy_P = gradients[1] if ctx.with_entropy else None
+        by_log_prob_P, by_log_prob_PK = (
+            log_normaliser_P.new_zeros(tokens.shape) if gradient is None else gradient
+            for gradient, tokens in ((gradients[0], targets_P), (gradients[2], tokens_PK))
+        )
         by_all_P = by_log_prob_P + by_log_prob_PK.sum(-1)
         by_hidden_PH = torch.empty_like(hidden_PH)
         by_head_VH = torch.zeros_like(head_VH) if ctx.needs_input_grad[1] else None
@@ -154,7 +160,7 @@ class _HeadScores(torch.autograd.Function):
             logits_CV = chunk_logits(hidden_PH[part], head_VH, ctx.temperature, ctx.dtype)
             log_p_CV = logits_CV.sub_(log_normaliser_P[part, None])
             by_logits_CV = log_p_CV.exp()
-            if ctx.with_entropy:
+            if by_entropy_P is not None:
                 slope_CV = log_p_CV.add_(entropy_P[part, None]).mul_(by_entropy_P[part, None])
                 by_logits_CV.mul_(slope_CV.add_(by_all_P[part, None])).neg_()
             else:

@@ -158,7 +158,7 @@ def _mini_batch_step(
 def accumulate(members: Sequence[Experience], plan: Plan, objective: Objective) -> dict[str, float]:
     """Add the mini-batch's gradient to what parameters hold, micro-batch by micro-batch; returns its numbers."""
     normalisers = Normalisers(
-        num_tokens=sum(len(each.old_log_probs_R) for each in members),
+        num_tokens=sum(len(each.is_trained_R) for each in members),
         num_sequences=plan.mini_batch_size,
     )
     totals: dict[str, float] = {}

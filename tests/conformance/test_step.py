@@ -21,7 +21,7 @@ from miniverl.engine.algorithm import Aggregation, KlLoss, PolicyLoss
 from miniverl.engine.experience import Experience
 from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.policy_update import policy_objectives
+from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.recipe import LearningRateSchedule, Optimizer, Recipe, Update
 from miniverl.engine.schedule import factor
 from miniverl.engine.score import response_scores
@@ -123,7 +123,7 @@ def _trained(
             optimizer,
             experiences,
             plan,
-            policy_objectives(policy, recipe, step=step),
+            PolicyObjectives(policy, recipe, step=step),
             learning_rate=rate,
         )
         mine = slice(2 * step - 2, 2 * step)

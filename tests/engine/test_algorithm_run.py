@@ -28,6 +28,7 @@ from miniverl.engine.algorithm import (
 from miniverl.engine.bounds import ESTIMATOR_ARGUMENTS
 from miniverl.engine.events import Event, PhaseFinished
 from miniverl.engine.inputs import Inputs
+from miniverl.engine.problem import Refused
 from miniverl.engine.recipe import Critic, Recipe
 
 COMPARED = ("trajectories.jsonl", "metrics.jsonl", "adapter", "critic", "checkpoints")
@@ -240,3 +241,64 @@ def test_bypassed_the_samplers_log_probs_are_the_old_ones(recipe: Recipe, run_tw
     # The only token that could be drawn was drawn with certainty.
     rows = _lines(folder / "trajectories.jsonl")
     assert {value for row in rows for value in row["old_log_probs"]} == {0.0}
+
+
+@pytest.fixture
+def once(recipe: Recipe) -> Recipe:
+    """One optimizer step in each step."""
+    update = replace(
+        recipe.update, prompts_per_mini_batch=recipe.data.prompts_per_step, epochs=1, shuffles=False
+    )
+    return replace(recipe, update=update, kl_loss=None)
+
+
+def test_updated_once_a_step_has_no_pass_for_its_old_log_probs(
+    once: Recipe, run_twice: Twice, inputs: Inputs, tmp_path: Path
+) -> None:
+    """A KL that costs nothing asks for them before the update: the same numbers."""
+    folder = run_twice(once)
+    free = replace(once, kl_reward=KlReward(estimator="k1", coefficient=0.0, adaptive=None))
+    loop.run(
+        free,
+        inputs,
+        tmp_path / "asked",
+        device="cpu",
+        threads=1,
+        resume=False,
+        listen=lambda event: None,
+    )
+    phases = [
+        {event.get("phase") for event in _lines(run / "journal.jsonl")}
+        for run in (folder, tmp_path / "asked")
+    ]
+    assert ["score_old" in each for each in phases] == [False, True]
+    for key in ("response_tokens", "old_log_probs", "advantages"):
+        found, expected = (
+            [row[key] for row in _lines(run / "trajectories.jsonl")]
+            for run in (folder, tmp_path / "asked")
+        )
+        assert found == expected, key
+    for key in ("entropy", "sampler_difference", "policy_loss", "gradient_norm"):
+        found, expected = (
+            [row[key] for row in _lines(run / "metrics.jsonl")]
+            for run in (folder, tmp_path / "asked")
+        )
+        assert found == expected, key
+    adapters = [(run / "adapter/adapter_model.safetensors") for run in (folder, tmp_path / "asked")]
+    assert adapters[0].read_bytes() == adapters[1].read_bytes()
+
+
+def test_updated_once_a_policy_that_diverges_is_told_all_the_same(
+    once: Recipe, inputs: Inputs, tmp_path: Path
+) -> None:
+    wild = replace(once, optimizer=replace(once.optimizer, learning_rate=1e30))
+    with pytest.raises(Refused, match="its log-probabilities are not finite any more"):
+        loop.run(
+            wild,
+            inputs,
+            tmp_path,
+            device="cpu",
+            threads=1,
+            resume=False,
+            listen=lambda event: None,
+        )

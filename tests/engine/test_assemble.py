@@ -37,6 +37,7 @@ def _scored(
         trajectories=trajectories,
         sampled=rows(sampled),
         old=rows(old),
+        entropy=None,
         reference=None if reference is None else rows(reference),
         values=None,
         teacher=None,

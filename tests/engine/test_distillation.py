@@ -14,7 +14,7 @@ from miniverl.engine.algorithm import Aggregation
 from miniverl.engine.distillation import Compared, divergences, forward_kl_topk, per_token_loss
 from miniverl.engine.experience import Experience, TeacherTargets
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.policy_update import policy_objectives
+from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.problem import WrongCall
 from miniverl.engine.recipe import Distillation, Recipe, Teacher
 from miniverl.engine.score import score
@@ -199,7 +199,7 @@ def _descended(
         micro_batch_tokens=recipe.update.micro_batch_tokens,
         max_gradient_norm=1e9,
     )
-    objective = policy_objectives(policy, recipe, step=1)
+    objective = PolicyObjectives(policy, recipe, step=1)
     numbers = update(policy.trained(), descent, experiences, plan, objective, learning_rate=1.0)
     moved = [each.detach().clone() for each in policy.trained().values()]
     for each, before in zip(policy.trained().values(), start, strict=True):

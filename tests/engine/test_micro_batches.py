@@ -17,7 +17,7 @@ from miniverl.engine.algorithm import Aggregation, AggregationMode, KlLoss, Poli
 from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model
 from miniverl.engine.policy_loss import POLICY_LOSSES
-from miniverl.engine.policy_update import policy_objectives
+from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.score import bins, score
 from miniverl.engine.trajectory import Trajectory
@@ -109,7 +109,7 @@ def gradient(
 ) -> Tensor:
     """The mini-batch's gradient by all parameters, in micro-batches that begin at `parts`."""
     normalisers = Normalisers(num_tokens=sum(LENGTHS), num_sequences=len(LENGTHS))
-    objective = policy_objectives(policy, recipe, step=3)(members)
+    objective = PolicyObjectives(policy, recipe, step=3)(members)
     for parameter in policy.trained().values():
         parameter.grad = None
     for first, end in pairwise(parts):
@@ -157,7 +157,7 @@ def test_the_draw_of_clip_cov_is_that_of_its_step_and_mini_batch(
     normalisers = Normalisers(num_tokens=sum(LENGTHS), num_sequences=len(LENGTHS))
 
     def losses(step: int) -> list[float]:
-        objective_of = policy_objectives(policy, recipe, step=step)
+        objective_of = PolicyObjectives(policy, recipe, step=step)
         return [objective_of(members)(members, normalisers)["loss"].item() for _ in range(4)]
 
     torch.manual_seed(1)

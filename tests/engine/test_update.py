@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from miniverl.engine.algorithm import Aggregation, KlLoss
 from miniverl.engine.experience import Experience
 from miniverl.engine.models import Model, load_policy
-from miniverl.engine.policy_update import policy_objectives
+from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
@@ -85,7 +85,7 @@ def _update(
             recipe.seeds.mini_batches,
             recipe.optimizer,
         ),
-        policy_objectives(policy, recipe, step=1),
+        PolicyObjectives(policy, recipe, step=1),
         learning_rate=learning_rate,
     )
 
