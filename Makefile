@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench bench-resume learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check image image-check pin-images recipes lock audit clean
+.PHONY: help bench bench-resume learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -84,6 +84,9 @@ types: setup-test $(NS) ## types
 
 handoff-check: setup-test fetch ## does verl itself go on from a bundle? [VERL_PYTHON=an interpreter with verl 0.9.0]
 	@VERL_PYTHON='$(VERL_PYTHON)' $(BIN)/pytest -q tests/bench/handoff/prove_upstream.py
+
+wheel-check: setup-test ## from the wheel alone, in an empty folder: measure, kill, resume, hand over (minutes) [WORKLOAD=smollm2-grpo-ci]
+	@$(BIN)/python tests/project/wheel_check.py $(WORKLOAD)
 
 schemas: setup ## generate the JSON Schemas in bench/schemas again
 	@$(BIN)/python -m miniverl.bench.schema

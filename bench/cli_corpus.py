@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 def corpus(check: bool, upstream: Path | None, as_json: bool) -> Exit:
     """Compile upstream's official launches and launches derived from them.
 
-    Writes the manifest, and docs/compatibility.md in a checkout. With --check, --upstream or --json nothing
+    In a checkout, writes the manifest and docs/compatibility.md. With --check, --upstream or --json nothing
     is written. Exit code 1 if anything is not as expected.
     """
+    from miniverl.compiler import corpus as stored
     from miniverl.compiler import corpus_page, corpus_upstream
     from miniverl.compiler.corpus_cases import corpus as packaged
 
@@ -42,7 +43,7 @@ def corpus(check: bool, upstream: Path | None, as_json: bool) -> Exit:
         say(line)
     if check:
         return _checked(manifest)
-    if not as_json:
+    if not as_json and stored.checkout() is not None:
         _written(manifest)
     return Exit.DONE if corpus_page.is_as_expected(manifest) else Exit.NO
 

@@ -28,6 +28,7 @@ from miniverl.engine.problem import Problem, Refused
 SCHEMA_VERSION = 1
 RESOLVED = profiles.DEFAULTS["resolved"]
 SUBSET = profiles.DEFAULTS["subset"]
+_MANIFEST = Path(str(FOLDER / "corpus_manifest.json")).resolve()
 _LOWERED = frozenset({Class.LOWERED, Class.DISTRIBUTED})
 
 Write = Callable[[str], None]
@@ -98,13 +99,18 @@ def counts(done: Sequence[Outcome]) -> dict[str, int]:
     }
 
 
+def checkout() -> Path | None:
+    """Where this code lies in the repository; None where it was installed as a package."""
+    root = _MANIFEST.parents[1]
+    return root if (root / "pyproject.toml").is_file() else None
+
+
 def files_of(plain: Mapping[str, Any]) -> dict[Path, str]:
     """What is stored of a manifest: itself, and in a checkout the page of the docs."""
-    manifest = Path(str(FOLDER / "corpus_manifest.json")).resolve()
-    stored = {manifest: json_text(plain)}
-    checkout = manifest.parents[1]
-    if (checkout / "pyproject.toml").is_file():
-        stored[checkout / "docs" / "compatibility.md"] = corpus_page.page(plain)
+    stored = {_MANIFEST: json_text(plain)}
+    root = checkout()
+    if root is not None:
+        stored[root / "docs" / "compatibility.md"] = corpus_page.page(plain)
     return stored
 
 

@@ -52,6 +52,14 @@ def test_manifest_and_page_are_as_computed(computed):
     assert stale == [], "run miniverl corpus"
 
 
+def test_an_installed_package_has_no_checkout_to_write_to(monkeypatch, tmp_path):
+    from miniverl.compiler import corpus as module
+
+    assert module.checkout() == HERE.parents[1]
+    monkeypatch.setattr(module, "_MANIFEST", tmp_path / "miniverl" / "compiler" / "manifest.json")
+    assert module.checkout() is None
+
+
 def test_every_composed_config_is_upstreams_own_by_digest(rows):
     for case in corpus().cases:
         assert rows[case.name]["resolved_sha256"] == case.resolved_sha256, case.name
