@@ -43,8 +43,8 @@ def installed(folder: Path) -> Path:
     archive = folder / "committed.tar"
     run(["git", "archive", "--output", str(archive), "HEAD"], ROOT)
     run(["tar", "-xf", str(archive), "-C", str(source)], folder)
-    uv = str(Path(sys.executable).with_name("uv"))
-    run([uv, "build", "--quiet", "--no-build-isolation", "--out-dir", "dist", str(source)], folder)
+    uv = [str(Path(sys.executable).with_name("uv")), "build", "--quiet", "--no-build-isolation"]
+    run([*uv, "--python", sys.executable, "--out-dir", "dist", str(source)], folder)
     (wheel,) = (folder / "dist").glob("*.whl")
     venv.create(environment, with_pip=True)
     python = str(environment / "bin" / "python")
