@@ -31,6 +31,12 @@ AA_LAUNCHES = 10  # two sides that a verdict can be given for
 @click.option("--as-is", is_flag=True, help="On another card or stack all the same: unofficial.")
 @click.option("--against", metavar="STACK", help="Take turns with another stack, and compare.")
 @click.option("--in-turns", "waits", is_flag=True, hidden=True)  # one side of --against
+@click.option(
+    "--telemetry-hz",
+    type=click.IntRange(1, 10),
+    metavar="N",
+    help="Samples a second, 1 to 10; unset: 1.",
+)
 @click.option("--out", type=FOLDER, default=Path("build"), help="Unset: build.")
 @click.option("--record", "record_copy", type=FILE, help="Write the record here too.")
 @json_option
@@ -44,6 +50,7 @@ def bench(
     as_is: bool,
     against: str | None,
     waits: bool,
+    telemetry_hz: int | None,
     out: Path,
     record_copy: Path | None,
     as_json: bool,
@@ -66,7 +73,9 @@ def bench(
     if aa and launches is None:
         launches = AA_LAUNCHES
     if against is not None:
-        options = {"--gpu": gpu, "--launches": launches, "--seed": seed}
+        options = {
+            "--gpu": gpu, "--launches": launches, "--seed": seed, "--telemetry-hz": telemetry_hz
+        }  # fmt: skip
         stated = [f"{name}={value}" for name, value in options.items() if value is not None]
         stated += ["--as-is"] * as_is
         return _against(against, names, stated, out, as_json)
@@ -74,7 +83,13 @@ def bench(
     measured = []
     for name in names:
         request = suite.Request(
-            workload=name, gpu=gpu, as_is=as_is, launches=launches, seed=seed, out=out
+            workload=name,
+            gpu=gpu,
+            as_is=as_is,
+            launches=launches,
+            seed=seed,
+            out=out,
+            telemetry_hz=telemetry_hz,
         )
         with bars() as progress:
             plan = suite.prepare(request, progress)

@@ -61,4 +61,7 @@ def arguments(plan: Plan, *more: str) -> list[str]:
 
 
 def sampled(plan: Plan) -> Sampling:
-    return Sampling(card=None if plan.chosen.card is None else plan.chosen.card.index)
+    card = None if plan.chosen.card is None else plan.chosen.card.index
+    if plan.telemetry_hz is None:
+        return Sampling(card=card)
+    return Sampling(card=card, every_seconds=1 / plan.telemetry_hz)

@@ -62,6 +62,7 @@ class Plan:
     folder: Path
     roofline: Mapping[str, Any] | None = None
     blocked: Blocked | None = None
+    telemetry_hz: int | None = None  # None: as sampling.py has it
 
     @property
     def straight(self) -> Path:
@@ -233,7 +234,7 @@ def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:
 
 # Reason for which telemetry is invalid -> what a reader should know.
 _DOUBTS = {
-    "gap": "Samples are missing for seconds: something held the machine up, and peaks may have passed unseen",
+    "gap": "Three samples in a row or more are missing: something held the machine up, and peaks may have passed unseen",
     "device_lost": "The card stopped answering the driver",
     "foreign_process": "Other processes computed on the card meanwhile",
     "throttled": "Processor or card slowed down for heat, a fault or lack of power",

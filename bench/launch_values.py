@@ -200,9 +200,10 @@ def sampled(telemetry: Json, lived_seconds: float) -> dict[str, Any]:
     added = of("power_watts", lambda watts: _integral(at, watts))
     is_known = is_number(counted) and is_number(added) and counted > 0
     gaps = [later - earlier for earlier, later in pairwise(at)]
+    taken = telemetry.get("samples_taken", len(at))  # records from before it was counted have fewer
     return {
         "telemetry": {
-            "coverage": round(len(at) * telemetry["every_seconds"] / lived_seconds, _OTHERS),
+            "coverage": round(taken * telemetry["every_seconds"] / lived_seconds, _OTHERS),
             "longest_gap_seconds": round(max(gaps), _SECONDS) if gaps else NOT_MEASURED,
             "energy_joules": counted,
             "energy_from_power_joules": added,

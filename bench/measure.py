@@ -89,6 +89,7 @@ def launch(
         "telemetry": {
             **_telemetry(samples, telemetry_reasons, own),
             "every_seconds": every_seconds,
+            "samples_taken": len(samples),
         },
         "outputs": outputs(run_dir) if is_finished else None,
     }

@@ -15,8 +15,9 @@ from miniverl.bench import telemetry
 from miniverl.bench.nvml import Status
 
 SAMPLER = (sys.executable, "-P", "-m", "miniverl.bench.sampler")
-# Two samples further apart than this: something was held up, and peaks may have passed unseen.
-LONGEST_GAP_SECONDS = 3.0
+# Three samples in a row are missing: something was held up, and peaks may have passed unseen.
+LONGEST_GAP_SAMPLES = 4
+SETTLING_SECONDS = 3.0  # a sampler starts after its worker, and hears of the end after it
 FEWEST_SAMPLES = 3  # of which a mean or a peak says anything
 
 _LEAVE_SECONDS = 2.0  # for a sampler that was asked to
@@ -99,13 +100,18 @@ def doubts(
     has_died: bool,
     every_seconds: float,
 ) -> list[str]:
-    """Why no conclusions may be drawn from the samples; empty where they may."""
+    """Why no conclusions may be drawn from the samples; empty where they may.
+
+    A gap is judged by how often a sample was due.
+    """
     if not samples:
         return []  # then nothing was measured, which the record says
-    times = [created_monotonic, *(one["monotonic_seconds"] for one in samples), ended_monotonic]
-    longest_gap = max(later - earlier for earlier, later in pairwise(times))
+    times = [one["monotonic_seconds"] for one in samples]
+    within = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+    at_the_ends = max(times[0] - created_monotonic, ended_monotonic - times[-1])
     found = {
-        "gap": longest_gap > LONGEST_GAP_SECONDS + every_seconds,
+        "gap": within > LONGEST_GAP_SAMPLES * every_seconds
+        or at_the_ends > SETTLING_SECONDS + every_seconds,
         "too_few": len(samples) < FEWEST_SAMPLES,
         "device_lost": any(Status.DEVICE_LOST in one.values() for one in samples),
         "foreign_process": any(one > 0 for one in _series(samples, "foreign_processes")),

@@ -63,6 +63,7 @@ class Request:
     launches: int | None
     seed: int | None
     out: Path
+    telemetry_hz: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +151,7 @@ def prepare(request: Request, progress: Progress) -> Plan:
         folder=folder / f"{started}-{compiled.recipe.sha256[:8]}",
         roofline=None if blocked else _roofline(chosen, found, compiled),
         blocked=blocked,
+        telemetry_hz=request.telemetry_hz,
     )
 
 

@@ -272,6 +272,10 @@ def _telemetry(telemetry: Json) -> Iterator[Mistake]:
             yield Mistake(
                 pointer("telemetry", "series", "at_seconds", index), other, f"before {one}"
             )
+    taken = telemetry.get("samples_taken", num_samples)
+    if taken < num_samples:
+        reason = f"the series have {num_samples}"
+        yield Mistake("/telemetry/samples_taken", taken, reason, f"at least {num_samples}")
     if (telemetry["status"] == "not_measured") != (num_samples == 0):
         yield Mistake("/telemetry/status", telemetry["status"], f"there are {num_samples} samples")
     if (telemetry["status"] == "invalid") != bool(telemetry["reasons"]):

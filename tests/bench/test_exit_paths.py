@@ -4,8 +4,11 @@ The worker is a script that ends in the way that is tested; the compiled plan, t
 are the real ones.
 """
 
+import json
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -24,6 +27,7 @@ from miniverl.compiler.upstream import quiet
 
 ROOMY = Contract(device_hours=1.0, peak_reserved_gib=8.0, peak_rss_gib=8.0, disk_gib=1.0)
 SLEEP = "time.sleep(60)"
+HERE = Path(__file__).parent
 Measure = Callable[..., suite.Measured]
 
 
@@ -202,6 +206,50 @@ def test_a_card_that_is_not_here_blocks_a_record_and_replaces_no_other(
     assert written["resource_contract"]["peak_reserved_limit_gib"] == 4.0
     assert record.load_strict(copy) == written
     assert not list(tmp_path.rglob("latest.json"))
+
+
+def _blocked(out: Path, *more: str, **variables: str) -> dict[str, Any]:
+    """The record of a `miniverl bench` in a process of its own, which this machine cannot make."""
+    call = [sys.executable, "-P", "-m", "miniverl.bench", "bench", "tiny-grpo", "--out", str(out)]
+    ended = subprocess.run(
+        [*call, *more], env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == Exit.CANNOT_HERE, ended.stderr
+    (path,) = out.glob("bench/tiny-grpo/*/*/record.json")
+    assert cli.main(["check", str(path)]) == 0
+    written: dict[str, Any] = record.load_strict(path)
+    assert (written["status"], written["launches"]) == ("blocked", [])
+    assert not list(out.rglob("latest.json"))
+    return written
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="this torch has CUDA")
+def test_a_card_that_this_torch_cannot_use_blocks_a_record(tmp_path: Path) -> None:
+    """A driver answers, of which nothing but its management library is there."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        driver = {"PYTHONPATH": str(HERE / "nvml_twin")}
+    else:
+        library = str(tmp_path / "libnvidia-ml.so.1")
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-o", library, str(HERE / "nvml_stub.c")], check=True
+        )
+        driver = {"LD_LIBRARY_PATH": str(tmp_path)}
+    written = _blocked(tmp_path / "out", "--gpu", "cuda", **driver, NVML_STUB="full")
+
+    assert written["reason_code"] == "no_cuda_in_torch"
+    assert written["reason"] == (
+        f"This machine has NVIDIA GeForce RTX 4080, but torch {torch.__version__} has no CUDA"
+    )
+
+
+def test_a_stack_that_is_not_the_locked_one_blocks_a_record(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    written = _blocked(tmp_path / "out", "--gpu", "cpu", PYTHONPATH=path)
+
+    assert written["reason_code"] == "stack_differs"
+    assert "PYTHONPATH" in written["reason"]
+    assert str(tmp_path) not in json.dumps(written)
 
 
 def test_too_little_disk_or_memory_blocks(prepared: Plan, tmp_path: Path) -> None:

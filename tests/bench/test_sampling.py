@@ -66,14 +66,20 @@ def look(sleeper: int, tmp_path: Path) -> Look:
     return looked
 
 
-def doubts(samples: Sequence[Sample], *, has_died: bool = False, until: float = 0.0) -> list[str]:
+def doubts(
+    samples: Sequence[Sample],
+    *,
+    has_died: bool = False,
+    until: float = 0.0,
+    every_seconds: float = 1.0,
+) -> list[str]:
     """Of a launch that is as long as its samples, or `until` then."""
     return sampling.doubts(
         samples,
         created_monotonic=samples[0]["monotonic_seconds"],
         ended_monotonic=until or samples[-1]["monotonic_seconds"],
         has_died=has_died,
-        every_seconds=1.0,
+        every_seconds=every_seconds,
     )
 
 
@@ -225,6 +231,16 @@ def test_too_few_samples_and_gaps_cast_doubt() -> None:
     assert doubts([*dense, {"monotonic_seconds": 60.0}]) == ["gap"]
     assert doubts(dense, until=60.0) == ["gap"]  # nothing was seen of the end
     assert doubts(dense, has_died=True) == ["sampler_died"]
+
+
+def test_a_gap_is_judged_by_how_often_a_sample_was_due() -> None:
+    """Half a second without a sample is nothing at one a second, and four missing ones at ten."""
+    seconds = [0.0, 0.1, 0.2, 0.3, 0.8, 0.9]
+    samples = [{"monotonic_seconds": second} for second in seconds]
+
+    assert doubts(samples, every_seconds=1.0) == []
+    assert doubts(samples, every_seconds=0.1) == ["gap"]
+    assert doubts(samples[:4], every_seconds=0.1) == []
 
 
 def test_a_processor_that_was_slowed_down_meanwhile_casts_doubt() -> None:

@@ -68,7 +68,7 @@ def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
     make_plan: MakePlan, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    measured = suite.measure(make_plan(checks_resume=True), told.append)
+    measured = suite.measure(replace(make_plan(checks_resume=True), telemetry_hz=10), told.append)
 
     assert measured.exit is Exit.DONE
     written = record.load_strict(measured.path)
@@ -77,6 +77,12 @@ def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
     assert record.load_strict(measured.path.parents[1] / "latest.json") == written
     assert written["status"] == "measured"
     assert written["resume"]["status"] == "exact_match"
+    for launch, values in zip(
+        written["launches"], written["measurements"]["launches"], strict=True
+    ):
+        sampled = launch["telemetry"]
+        assert sampled["every_seconds"] == 0.1
+        assert values["seconds"] + 1 < sampled["samples_taken"]  # one a second gives fewer
     tiers = ("same_process", "new_process", "batch_invariant")
     assert [written["determinism"][tier] for tier in tiers] == ["proven"] * 3
     assert written["determinism"]["compared"]["step"] == STEPS + 1
