@@ -4,6 +4,8 @@ Files of our own making: no script is needed to read them, nothing is loaded, an
 A single record is its own index.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -30,6 +32,7 @@ from miniverl.compiler.whole import json_text, write_text
 
 Json = Mapping[str, Any]
 
+MADE = "pages.json"  # digests of the files that the site is made of
 LATEST = "latest.json"  # beside a workload's record folders: a copy of the last one
 _FOOTER = "These pages load nothing, and work without scripts."
 _HOME = "../index.html"
@@ -65,14 +68,42 @@ def write_site(
 ) -> Path:
     """Write the pages of the records below `out`; returns the path of its index.html.
 
-    `reviewed`: digest -> review state. Raises Refused or WrongCall for a record that is not valid.
+    Pages of the last site there that do not belong any more are removed, and nothing else is. `reviewed`:
+    digest -> review state. Raises Refused or WrongCall for a record that is not valid.
     """
     loaded = {digest_of(record): record for record in map(load, records)}
     ordered = sorted(loaded.values(), key=lambda r: (r["measured_at"], digest_of(r)), reverse=True)
     states, compared = reviewed or {}, comparisons(ordered)
-    for path, text in pages(ordered, compared, states).items():
+    written = pages(ordered, compared, states)
+    made = {path: _sha256(text.encode("utf-8")) for path, text in written.items()}
+    earlier = {path: digest for path, digest in _made(out).items() if path not in made}
+    write_text(out / MADE, json_text({**earlier, **made}))  # first: what breaks off is found again
+    for path, text in written.items():
         write_text(out / path, text)
+    for path, digest in earlier.items():
+        _remove(out, path, digest)
+    write_text(out / MADE, json_text(made))
     return out / "index.html"
+
+
+def _made(out: Path) -> dict[str, str]:
+    """The digest of each file that the last site here had."""
+    if not (out / MADE).exists():
+        return {}
+    made: dict[str, str] = json.loads((out / MADE).read_text("utf-8"))
+    return made
+
+
+def _remove(out: Path, path: str, digest: str) -> None:
+    """A page of an earlier site; one that was edited since, or that lies elsewhere, is somebody's own."""
+    page = out / path
+    is_ours = page.is_file() and page.resolve().is_relative_to(out.resolve())
+    if is_ours and _sha256(page.read_bytes()) == digest:
+        page.unlink()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def pages(

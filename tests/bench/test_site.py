@@ -271,6 +271,28 @@ def test_an_invalid_record_is_not_shown(paths: list[Path], tmp_path: Path) -> No
     assert not (tmp_path / "index.html").exists()
 
 
+def test_pages_that_do_not_belong_any_more_are_removed_and_nothing_else_is(
+    paths: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "site"
+    write_site(paths, out)
+    before = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    edited = sorted((out / "records").glob("*.html"))[-1]  # of the card, which goes
+    edited.write_text("my notes\n")
+    (out / "records" / "notes.html").write_text("my own page\n")
+    (out / "CNAME").write_text("measured.example\n")
+    write_site(paths[:1], out)
+
+    after = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    alone = write_site(paths[:1], tmp_path / "alone").parent
+    belong = {path.relative_to(alone).as_posix() for path in alone.rglob("*") if path.is_file()}
+    assert len(before) > len(belong)
+    own = {"CNAME", "records/notes.html", edited.relative_to(out).as_posix()}
+    assert after == belong | own
+    assert edited.read_text() == "my notes\n"
+    assert (out / "index.html").read_bytes() == (alone / "index.html").read_bytes()
+
+
 def test_a_page_without_records_is_a_page(tmp_path: Path) -> None:
     assert "Measurement records" in write_site([], tmp_path).read_text("utf-8")
 
