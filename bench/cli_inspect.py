@@ -1,5 +1,6 @@
-"""The commands that look at a run: its trajectories, and how it goes on while another process makes it."""
+"""The commands that look at a run: its trajectories, its metrics, and how it goes on while another process makes it."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,38 @@ def inspect(
         return Exit.DONE
     for line in inspecting.lines(found):
         say(line)
+    return Exit.DONE
+
+
+@click.command
+@click.argument("run", type=FOLDER)
+@click.option("--tensorboard", type=FOLDER, metavar="DIR", help="An event file for TensorBoard.")
+@click.option("--wandb", type=FOLDER, metavar="DIR", help="A run for `wandb sync`, made offline.")
+@json_option
+@answers
+def export(run: Path, tensorboard: Path | None, wandb: Path | None, as_json: bool) -> Exit:
+    """Write a run's metrics for TensorBoard, or for Weights & Biases.
+
+    RUN is a run folder; the run may go on meanwhile. DIR is a new or empty folder. Each needs its own library, which
+    has to be installed beside. Nothing is sent anywhere.
+    """
+    from miniverl.bench import disk, tracking
+
+    wanted = {"tensorboard": tensorboard, "wandb": wandb}
+    folders = {name: folder for name, folder in wanted.items() if folder is not None}
+    if not folders:
+        raise click.UsageError("Give --tensorboard DIR, --wandb DIR, or both.")
+    for name, folder in folders.items():
+        disk.require_free(folder, f"--{name}")
+        tracking.require_package(name)
+    tracked = tracking.tracked(run)
+    for name, folder in folders.items():
+        # Imported here, since only one of the libraries may be there.
+        importlib.import_module(f"miniverl.bench.to_{name}").write(tracked, folder)
+        say(f"{name:<12}{folder}: {len(tracked.points)} steps")
+    if as_json:
+        places = {name: str(folder) for name, folder in folders.items()}
+        print_json({"run": str(run), "steps": len(tracked.points), **places})
     return Exit.DONE
 
 

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import handoff_check, handoff_page, handoff_tree, runner
+from miniverl.bench import disk, handoff_check, handoff_page, handoff_tree, runner
 from miniverl.compiler import handoff, handoff_score, profiles, upstream
 from miniverl.compiler.handoff import Handed, Kind
 from miniverl.compiler.whole import json_text, sync, write_json, write_text
@@ -61,7 +61,7 @@ def write(
     Raises WrongCall for what is no finished run and for a folder that is taken, Refused where the run cannot be
     told to upstream, or its export computes something else than the engine.
     """
-    _require_free(out)
+    disk.require_free(out, "--out")
     run = _run(folder, report, is_merged=is_merged)
     pin = _target(run, target)
     writes_score = handoff_score.writes_score(run.recipe.reward)
@@ -267,11 +267,6 @@ def _sequences(log: Path) -> Iterator[list[int]]:
     for line in log.read_text("utf-8").splitlines()[-_SEQUENCES:]:
         row = json.loads(line)
         yield [*row["prompt_tokens"], *row["response_tokens"]][:_MOST_TOKENS]
-
-
-def _require_free(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise WrongCall([_problem("--out", str(out), "it is taken", "Name a new or empty folder")])
 
 
 @contextmanager

@@ -26,6 +26,7 @@ HELD = {
     "miniverl run build/try": "test_the_quickstart_is_what_happens executes it",
     "miniverl run --watch": "follows a run of the reader; tests/bench/test_run_folder.py follows one",
     "miniverl inspect": "looks at a run of the reader; test_the_quickstart_is_what_happens looks at one",
+    "miniverl export": "takes a run of the reader; tests/bench/test_export.py exports one",
     "miniverl handoff": "takes a run of the reader; tests/bench/test_handoff.py hands one over",
     "miniverl fetch": "downloads where it has not been fetched; tests/bench/test_fetch.py fetches",
     "miniverl drift": "downloads another release",
