@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import gpu as gpus
-from miniverl.compiler import capacity
+from miniverl.bench.gpu_profile import profiles
+from miniverl.compiler import capacity, smaller
 from miniverl.compiler.lower import Compiled
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import Problem, WrongCall
@@ -37,13 +37,14 @@ def answer(
     compiled: Compiled, given: Mapping[str, Path], *, gpu: str, memory_bytes: int
 ) -> dict[str, Any]:
     """Whether the compiled launch fits into so much memory; what `gpu` is called stands in it."""
-    bound = {
-        role: path
-        for role, path in compiled.paths.items()
-        if path is not None and role.partition(".")[0] in _FOLDERS
-    }
-    configs = {role: _config(role, path) for role, path in {**bound, **given}.items()}
-    return capacity.assess(compiled.lowered, configs, gpu=gpu, memory_bytes=memory_bytes)
+    return capacity.assess(
+        compiled.lowered, _configs(compiled, given), gpu=gpu, memory_bytes=memory_bytes
+    )
+
+
+def smallest_change(compiled: Compiled, memory_bytes: int) -> smaller.Fitting | None:
+    """What to state on top of the compiled launch so that it fits into so much memory; None: nothing does."""
+    return smaller.smallest(compiled.lowered, _configs(compiled, {}), memory_bytes=memory_bytes)
 
 
 def lines(compiled: Compiled) -> Iterator[str]:
@@ -84,7 +85,7 @@ def _gib(count: int) -> str:
 
 def _memory_bytes(gpu: str) -> int:
     """Of the profile; of this machine where the profile is of no card in particular."""
-    known = gpus.profiles()
+    known = profiles()
     if gpu not in known:
         fix = did_you_mean(gpu, known, f"Known: {', '.join(known)}")
         raise WrongCall([_problem("--gpu", gpu, "there is no such GPU profile", fix)])
@@ -97,6 +98,16 @@ def _memory_bytes(gpu: str) -> int:
     raise WrongCall(
         [_problem("--gpu", gpu, "this profile is of any card, whatever its memory", fix)]
     )
+
+
+def _configs(compiled: Compiled, given: Mapping[str, Path]) -> dict[str, Mapping[str, Any]]:
+    """config.json of every model that is bound, or given in its place."""
+    bound = {
+        role: path
+        for role, path in compiled.paths.items()
+        if path is not None and role.partition(".")[0] in _FOLDERS
+    }
+    return {role: _config(role, path) for role, path in {**bound, **given}.items()}
 
 
 def _config(role: str, path: Path) -> Mapping[str, Any]:

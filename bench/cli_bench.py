@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from miniverl.bench.aa import SelfTest
     from miniverl.bench.suite import Measured
 
-DEFAULT_WORKLOAD = "smollm2-grpo"
 AA_LAUNCHES = 10  # two sides that a verdict can be given for
 
 
@@ -57,16 +56,18 @@ def bench(
 ) -> Exit:
     """Measure workloads; write their records and the page.
 
-    Each launch is a process of its own, under the workload's contract. Without a name: smollm2-grpo.
+    Each launch is a process of its own, under the workload's contract. Without a name: those of the GPU profile, on a
+    processor smollm2-grpo.
     """
     from miniverl.bench import show, suite
+    from miniverl.bench.gpu import default_workloads
     from miniverl.bench.progress import bars
     from miniverl.bench.terminal import draw
     from miniverl.bench.turns import in_turns
     from miniverl.bench.workload import workload
     from miniverl.compiler.whole import write_json
 
-    names = workloads or (DEFAULT_WORKLOAD,)
+    names = workloads or default_workloads(gpu)
     _require_one(names, record_copy)
     for name in names:
         workload(name)  # an unknown name stops it before the first one runs

@@ -77,6 +77,7 @@ def compile_(
     is_script = config_path is None and scripts.is_script(source)
     if not is_script:
         _require_nothing_of_a_script(env, arg, launch)
+    notes: list[str] = []
     with bars() as progress:
         if is_script:
             variables = scripts.environment(env)
@@ -90,10 +91,9 @@ def compile_(
             )
         elif kind == "workload":
             _require_no_bindings(bind, profile)
-            from miniverl.bench.suite import compile_workload
-            from miniverl.bench.workload import workload
+            from miniverl.bench.suite import compile_named
 
-            compiled = compile_workload(workload(name), None, overrides, progress)
+            compiled, notes = compile_named(name, overrides, gpu, progress)
         else:
             compiled = compile_launch(
                 source, overrides, profile=profile, bindings=bind, progress=progress
@@ -104,7 +104,7 @@ def compile_(
     written = compiled_view.write(compiled, output, report)
     if as_json:
         print_json(compiled.report)
-    for line in (*compiled_view.lines(compiled), *capacity.lines(compiled), *written):
+    for line in (*compiled_view.lines(compiled), *notes, *capacity.lines(compiled), *written):
         say(line)
     if compiled.status == "accepted":
         return Exit.DONE

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from miniverl.bench import cache, environment, gpu, pin, stack, workload
 from miniverl.bench.entry import place
+from miniverl.bench.gpu_profile import GIB, profiles
 from miniverl.compiler.upstream import cache_dir
 from miniverl.engine.problem import CannotHere
 
@@ -35,7 +36,7 @@ def examine(variables: Mapping[str, str]) -> dict[str, Any]:
     report["workloads"] = {
         name: _runnable(workload.workload(name), report) for name in workload.names()
     }
-    report["profiles"] = {name: _usable(name, found) for name in gpu.profiles()}
+    report["profiles"] = {name: _usable(name, found) for name in profiles()}
     report["findings"] = _findings(report, found, chosen, running)
     return report
 
@@ -124,10 +125,9 @@ def _findings(
         what += "; ".join(report["differences_from_lock"][:_SHOWN])
         fixes = dict.fromkeys(difference.fix for difference in running.differences)
         findings.append(_finding("error", what, "; ".join(fixes)))
-    try:
-        stack.require_driver(running.name, found.driver)
-    except CannotHere as error:
-        findings += [_finding("error", each.reason, each.fix) for each in error.problems]
+    of_card = None if chosen.card is None else chosen.profile
+    for each in stack.card_problems(running.name, found.driver, of_card):
+        findings.append(_finding("error", each.reason, each.fix))
     if chosen.note:
         fix = "Install a CUDA stack with MINIVERL_STACK=cu130 make setup, or stay on the CPU"
         findings.append(_finding("warning", chosen.note, fix))
@@ -159,4 +159,4 @@ def _lock(software: Mapping[str, Any]) -> str:
 def _free_gib(folder: Path) -> float:
     """Of the file system that the folder is on, or will be."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
-    return round(shutil.disk_usage(there).free / gpu.GIB, 1)
+    return round(shutil.disk_usage(there).free / GIB, 1)

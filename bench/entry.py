@@ -7,6 +7,7 @@ from miniverl.bench import cache
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.measure import NOT_SUPPORTED
 from miniverl.bench.pin import (
+    DataPin,
     DerivedPin,
     GeneratedPin,
     GgufPin,
@@ -14,6 +15,7 @@ from miniverl.bench.pin import (
     HubPin,
     Pin,
     ShapePin,
+    TemplatedPin,
     UpstreamPin,
     pin,
 )
@@ -31,16 +33,16 @@ def place(name: str, chosen: Pin) -> Path:
             return upstream.cache_dir() / "models" / f"{name}-{chosen.revision[:12]}"
         case GgufPin() | DerivedPin() | ShapePin():
             return upstream.cache_dir() / "models" / f"{name}-{content_sha256(chosen)[:12]}"
-        case GeneratedPin():
+        case GeneratedPin() | TemplatedPin():
             return upstream.cache_dir() / "data" / f"{name}-{content_sha256(chosen)[:12]}"
 
 
-def content_sha256(chosen: GgufPin | DerivedPin | ShapePin | GeneratedPin) -> str:
+def content_sha256(chosen: GgufPin | DerivedPin | ShapePin | DataPin) -> str:
     """One digest over all that a pin says of its content."""
     match chosen:
         case GgufPin() | DerivedPin() | ShapePin():
             return sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
-        case GeneratedPin():
+        case GeneratedPin() | TemplatedPin():
             return sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
 
 
@@ -56,7 +58,7 @@ def input_of(name: str) -> dict[str, Any]:
             return stated | {"bytes": release.wheel.bytes, "rows": NOT_SUPPORTED}
         case GgufPin() | DerivedPin() | ShapePin():
             stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": NOT_SUPPORTED}
-        case GeneratedPin():
+        case GeneratedPin() | TemplatedPin():
             rows = sum(split.rows for split in chosen.splits.values())
             stated |= {"kind": "data", "sha256": content_sha256(chosen), "rows": rows}
         case GitPin():
@@ -88,6 +90,8 @@ def source_of(chosen: Pin) -> str:
             return f"{chosen.repository}@{chosen.revision}"
         case GeneratedPin():
             return f"{chosen.generator.distribution} {chosen.generator.version}"
+        case TemplatedPin():
+            return f"{len(chosen.templates)} templates of miniverl's own, {len(chosen.numbers)} pairs of numbers"
 
 
 def _manifest(name: str, chosen: Pin) -> dict[str, dict[str, Any]]:

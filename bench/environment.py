@@ -14,7 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench.gpu import GIB, Card, Found
+from miniverl.bench.gpu import Card, Found
+from miniverl.bench.gpu_profile import GIB
 from miniverl.bench.measure import NOT_SUPPORTED
 from miniverl.bench.nvml import Status
 from miniverl.bench.stack import Stack, installed

@@ -12,7 +12,7 @@ from miniverl.bench import determinism, entry, environment, measure, telemetry
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.gpu import Chosen, Found
 from miniverl.bench.launch_values import is_number, mean, sampled
-from miniverl.bench.pin import GeneratedPin, HubPin, ModelPin, ShapePin, pin
+from miniverl.bench.pin import DataPin, HubPin, ModelPin, ShapePin, pin
 from miniverl.bench.resume import ResumeCheck
 from miniverl.bench.runner import Interruption, Outcome
 from miniverl.bench.stack import Stack
@@ -63,6 +63,7 @@ class Plan:
     roofline: Mapping[str, Any] | None = None
     blocked: Blocked | None = None
     telemetry_hz: int | None = None  # None: as sampling.py has it
+    notes: tuple[tuple[str, str], ...] = ()  # what was decided for this machine: code and sentence
 
     @property
     def straight(self) -> Path:
@@ -173,7 +174,7 @@ def _model(workload: Workload, role: str, name: str) -> dict[str, Any]:
 def _rows(reference: str) -> int:
     name, _, split = reference.partition("/")
     chosen = pin(name)
-    assert isinstance(chosen, GeneratedPin), f"{name} is no data"
+    assert isinstance(chosen, DataPin), f"{name} is no data"
     return chosen.splits[split].rows
 
 
@@ -212,6 +213,7 @@ def _resume(plan: Plan, ran: Ran) -> dict[str, Any]:
 
 def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:
     findings = [_finding("compiler", "info", text) for text in plan.compiled.warnings]
+    findings += [_finding(code, "info", text) for code, text in plan.notes]
     if plan.chosen.note:
         findings.append(_finding("device", "warning", plan.chosen.note))
     if plan.stack.matches is None:

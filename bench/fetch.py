@@ -19,6 +19,7 @@ from miniverl.bench.pin import (
     HubPin,
     Pin,
     ShapePin,
+    TemplatedPin,
     UpstreamPin,
     require,
 )
@@ -46,6 +47,7 @@ _SOURCES = {
     ShapePin: "miniverl.bench.shape",
     HubPin: "miniverl.bench.hub",
     GeneratedPin: "miniverl.bench.prompts",
+    TemplatedPin: "miniverl.bench.prompts",
 }
 
 

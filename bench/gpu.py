@@ -1,6 +1,6 @@
 """Which device a run uses: the profile that was asked for, or the one that fits what is found here.
 
-bench/gpus/*.yaml are the profiles. A profile that names a card is refused on another one, since its numbers
+gpu_profile.py reads the profiles. A profile that names a card is refused on another one, since its numbers
 would stand beside those of that card; `as_is` allows it and makes the record unofficial.
 """
 
@@ -10,32 +10,18 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.resources import files
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import pynvml
 
-from miniverl.bench.document import build, load
+from miniverl.bench.gpu_profile import GIB, Profile, profiles
 from miniverl.bench.nvml import Status, ask, call, opened, scaled
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 
-GIB = 1 << 30
-
 # A card's own figure lies a little below the one it is sold with: 15.99 of 16, 23.99 of 24.
 _LEAST_SHARE_OF_MEMORY = 0.95
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
-    name: str
-    title: str  # with its article, to stand in a sentence
-    device: Literal["cpu", "cuda"]
-    device_name_pattern: str | None  # of the whole name
-    memory_gib: float | None
-    stack: str | None  # what to install for it: a folder of containers; None: any
-    threads: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,17 +66,15 @@ class Chosen:
     is_official: bool  # False: the card is not the profile's
     note: str | None  # what a person should know about the choice
 
-
-@cache
-def profiles() -> Mapping[str, Profile]:
-    """Every profile by its name; those that name a card come before the one that takes any."""
-    read = []
-    for path in (files("miniverl.bench") / "gpus").iterdir():
-        profile = build(Profile, load(path), "gpu", path.name)
-        assert path.name == f"{profile.name}.yaml", f"{path.name} calls itself {profile.name}"
-        read.append(profile)
-    read.sort(key=lambda profile: (profile.memory_gib is None, profile.name))
-    return {profile.name: profile for profile in read}
+    @property
+    def compute_capability(self) -> str | None:
+        """As the card says it, else its profile; None where nobody does."""
+        said = None if self.card is None else self.card.facts.get("compute_capability")
+        return (
+            said
+            if isinstance(said, str) and not isinstance(said, Status)
+            else self.profile.compute_capability
+        )
 
 
 def detect() -> Found:
@@ -124,11 +108,7 @@ def choose(name: str | None, as_is: bool, found: Found) -> Chosen:
     """
     if name is None:
         return _fitting(found)
-    known = profiles()
-    if name not in known:
-        fix = did_you_mean(name, known, f"Known: {', '.join(known)}")
-        raise WrongCall([_problem(name, "there is no such profile", fix)])
-    profile = known[name]
+    profile = _known(name)
     if profile.device == "cpu":
         return Chosen(profile=profile, card=None, is_official=True, note=None)
     if not found.cards:
@@ -147,8 +127,27 @@ def choose(name: str | None, as_is: bool, found: Found) -> Chosen:
         note = f"Using {found.sentence} in place of {profile.title}: the record is unofficial"
         return Chosen(profile=profile, card=found.cards[0], is_official=False, note=note)
     reason = f"GPU profile {name} is for {profile.title}, and this machine has {found.sentence}"
-    fix = "Take --gpu cuda, or --as-is for an unofficial record"
+    own = _fitting(found).profile.name
+    fix = f"Take --gpu {own}, or --as-is for an unofficial record"
     raise CannotHere([_problem(name, reason, fix)])
+
+
+def default_workloads(name: str | None) -> tuple[str, ...]:
+    """What is measured where no workload is named: on the profile called `name`, else on what is here.
+
+    Raises WrongCall for an unknown name.
+    """
+    if name is None:
+        return _fitting(detect()).profile.workloads
+    return _known(name).workloads
+
+
+def _known(name: str) -> Profile:
+    known = profiles()
+    if name not in known:
+        fix = did_you_mean(name, known, f"Known: {', '.join(known)}")
+        raise WrongCall([_problem(name, "there is no such profile", fix)])
+    return known[name]
 
 
 def _fitting(found: Found) -> Chosen:
@@ -189,11 +188,17 @@ def _card(index: int, handle: Any) -> Card:
             "compute_mode": call("nvmlDeviceGetComputeMode", handle),
             "power_limit_watts": scaled(call("nvmlDeviceGetEnforcedPowerLimit", handle), 1e-3),
             "max_sm_clock_mhz": call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
+            "compute_capability": _capability(handle),
             "max_pcie_generation": call("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             "max_pcie_width": call("nvmlDeviceGetMaxPcieLinkWidth", handle),
             "vbios": call("nvmlDeviceGetVbiosVersion", handle),
         },
     )
+
+
+def _capability(handle: Any) -> str | Status:
+    pair = call("nvmlDeviceGetCudaComputeCapability", handle)
+    return pair if isinstance(pair, Status) else f"{pair[0]}.{pair[1]}"
 
 
 def _current(modes: Any) -> Any:

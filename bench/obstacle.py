@@ -5,9 +5,11 @@ from pathlib import Path
 
 from miniverl.bench import capacity, environment, gpu, stack
 from miniverl.bench.facts import Blocked
-from miniverl.bench.gpu import GIB, Chosen, Found
+from miniverl.bench.gpu import Chosen, Found
+from miniverl.bench.gpu_profile import GIB, profiles
 from miniverl.bench.nvml import Status
 from miniverl.bench.workload import Contract
+from miniverl.compiler.capacity import PROCESS_BYTES
 from miniverl.compiler.lower import Compiled
 from miniverl.engine.problem import CannotHere, Problem
 
@@ -19,7 +21,7 @@ def device(name: str | None, as_is: bool, found: Found) -> tuple[Chosen, Blocked
     except CannotHere as error:
         assert name is not None, "without a name, the processor will do"
         code = "no_cuda_in_torch" if found.cards and not found.torch_has_cuda else "no_such_card"
-        profile = gpu.profiles()[name]
+        profile = profiles()[name]
         chosen = Chosen(profile=profile, card=None, is_official=True, note=None)
         return chosen, Blocked(code=code, problems=tuple(error.problems))
 
@@ -34,14 +36,15 @@ def of_stack(running: stack.Stack) -> Blocked | None:
 
 
 def of_driver(running: stack.Stack, chosen: Chosen, found: Found) -> Blocked | None:
-    """Where it is too old for the CUDA of the stack."""
+    """Where driver or stack are too old for one another, or for the card."""
     if chosen.card is None:
         return None
-    try:
-        stack.require_driver(running.name, found.driver)
-    except CannotHere as error:
-        return Blocked(code="driver_too_old", problems=tuple(error.problems))
-    return None
+    problems = stack.card_problems(running.name, found.driver, chosen.profile)
+    if not problems:
+        return None
+    is_stack = problems[0].field == "stack"
+    code = "stack_too_old" if is_stack else "driver_too_old"
+    return Blocked(code=code, problems=tuple(problems))
 
 
 def of_room(compiled: Compiled, chosen: Chosen, contract: Contract, out: Path) -> Blocked | None:
@@ -65,11 +68,13 @@ def _disk(contract: Contract, out: Path) -> Blocked | None:
 
 
 def _memory(compiled: Compiled, chosen: Chosen) -> Blocked | None:
-    """By the count of compiler/capacity.py, over all of the device's memory."""
-    card = chosen.card
+    """By the count of compiler/capacity.py; of a known card, over what its profile leaves to a launch."""
+    card, limits = chosen.card, chosen.profile.limits
     memory_bytes = environment.memory_bytes() if card is None else card.memory_bytes
     if isinstance(memory_bytes, Status):
         return None
+    if card is not None and limits is not None:
+        memory_bytes = min(memory_bytes, int(limits.reserved_gib * GIB) + PROCESS_BYTES)
     answer = capacity.answer(compiled, {}, gpu=chosen.profile.name, memory_bytes=memory_bytes)
     if answer["answer"] not in ("does_not_fit", "fits_with_nf4_lora"):
         return None
@@ -79,6 +84,14 @@ def _memory(compiled: Compiled, chosen: Chosen) -> Blocked | None:
         value=f"{there:.1f} GiB",
         origin=chosen.profile.name if card is None else card.name,
         reason=f"The {answer['peak_phase']} phase takes {needed:.1f} GiB, and {there:.1f} GiB are there",
-        fix="Choose a smaller workload, or a machine with more memory",
+        fix=_smaller(compiled, memory_bytes),
     )
     return Blocked(code="does_not_fit", problems=(problem,))
+
+
+def _smaller(compiled: Compiled, memory_bytes: int) -> str:
+    fitting = capacity.smallest_change(compiled, memory_bytes)
+    if fitting is None:
+        return "No override makes it fit: choose a smaller workload, or a machine with more memory"
+    stated, peak = " ".join(fitting.stated), fitting.peak_bytes / GIB
+    return f"With {stated} it takes {peak:.1f} GiB: state that in a workload of yours that extends this one"

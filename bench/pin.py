@@ -142,16 +142,40 @@ class GeneratedPin:
     splits: Mapping[str, Split]
 
 
-ModelPin = GgufPin | DerivedPin | ShapePin | HubPin
-Pin = UpstreamPin | ModelPin | GitPin | GeneratedPin
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Template:
+    """`text` names its numbers {a} and {b}."""
 
-_KINDS: Mapping[str, type[ModelPin | GitPin | GeneratedPin]] = {
+    text: str
+    answer: Literal["sum", "difference", "product"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TemplatedPin:
+    """Prompt rows committed in bench/data: each template with each pair of numbers."""
+
+    kind: Literal["templated"]
+    title: str
+    licence: str
+    file: str
+    templates: tuple[Template, ...]
+    suffix: str  # appended to every question
+    numbers: tuple[tuple[int, int], ...]
+    splits: Mapping[str, Split]
+
+
+ModelPin = GgufPin | DerivedPin | ShapePin | HubPin
+DataPin = GeneratedPin | TemplatedPin
+Pin = UpstreamPin | ModelPin | GitPin | DataPin
+
+_KINDS: Mapping[str, type[ModelPin | GitPin | DataPin]] = {
     "gguf": GgufPin,
     "derived": DerivedPin,
     "shape": ShapePin,
     "hub": HubPin,
     "git": GitPin,
     "generated": GeneratedPin,
+    "templated": TemplatedPin,
 }
 _DOCUMENTS = ("upstream.yaml", "models.yaml", "datasets.yaml")
 _LIGHT_HIDDEN_SIZE = 256
@@ -252,7 +276,7 @@ def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
             for field, sha1 in (("commit", pin.commit), ("tree", pin.tree)):
                 if not _is_hex(sha1, 40):
                     wrong.append((f"{name}.{field}", sha1, "expected 40 hex digits"))
-        case GeneratedPin():
+        case GeneratedPin() | TemplatedPin():
             digests = {f"splits.{key}.sha256": split.sha256 for key, split in pin.splits.items()}
     for field, sha256 in digests.items():
         if not _is_hex(sha256, 64):

@@ -15,7 +15,7 @@ from miniverl.bench.sampling import Sampling
 from miniverl.compiler import bound_reward
 from miniverl.compiler.whole import write_json, write_text
 from miniverl.engine import recipe as recipes
-from miniverl.engine.problem import Problem, Refused, WrongCall
+from miniverl.engine.problem import CannotHere, Problem, Refused, WrongCall
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.strict import strict_json
 
@@ -72,7 +72,10 @@ def run(
     found = gpu.detect()
     chosen = gpu.choose(device, False, found)
     if chosen.card is not None:
-        stack.require_driver(doctor.running_stack(found).name, found.driver)
+        running = doctor.running_stack(found)
+        too_old = stack.card_problems(running.name, found.driver, chosen.profile)
+        if too_old:
+            raise CannotHere(too_old)
     _write_inputs(recipe, paths, out)
     _keep_report(recipe, recipe_path.with_name("report.json"), out)
     profile = chosen.profile

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench import package_files
+from miniverl.bench.gpu_profile import Profile
 from miniverl.engine.problem import CannotHere, Problem
 
 CONTAINERS = Path(__file__).resolve().parents[1] / "containers"
@@ -72,19 +73,42 @@ def minimum_driver(name: str, containers: Path = CONTAINERS) -> str | None:
     return found
 
 
-def require_driver(name: str, driver: str | None) -> None:
-    """Raise CannotHere where the driver is older than the stack's CUDA runs with; one that nobody knows may do."""
-    needed = minimum_driver(name)
-    if driver is None or needed is None or not _is_older(driver, needed):
-        return
-    problem = Problem(
-        field="driver",
-        value=driver,
-        origin="the driver itself",
-        reason=f"The {name} stack needs driver {needed}, and this is {driver}",
-        fix="Install a newer driver, or an older CUDA's stack",
-    )
-    raise CannotHere([problem])
+def card_problems(
+    name: str, driver: str | None, profile: Profile | None, containers: Path = CONTAINERS
+) -> list[Problem]:
+    """Where the driver is older than the stack's CUDA runs with, or either older than the profile's card.
+
+    A driver that nobody knows may do; without a profile no card is looked at.
+    """
+    problems = []
+    needed = minimum_driver(name, containers)
+    if driver is not None and needed is not None and _is_older(driver, needed):
+        reason = f"The {name} stack needs driver {needed}, and this is {driver}"
+        fix = "Install a newer driver, or an older CUDA's stack"
+        problems.append(_driver_problem(driver, reason, fix))
+    if profile is None:
+        return problems
+    cuda, needed = _stated(containers).get(name, {}).get("cuda"), profile.minimum_cuda
+    if cuda is not None and needed is not None and _is_older(cuda, needed):
+        problems.append(
+            Problem(
+                field="stack",
+                value=name,
+                origin="installed packages",
+                reason=f"The {name} stack has CUDA {cuda}, and {profile.title} needs {needed}",
+                fix=f"Install a newer one: MINIVERL_STACK={profile.stack} make setup",
+            )
+        )
+    oldest = profile.minimum_driver
+    if driver is not None and oldest is not None and _is_older(driver, oldest):
+        reason = f"{profile.title} needs driver {oldest}, and this is {driver}"
+        told = reason[:1].upper() + reason[1:]
+        problems.append(_driver_problem(driver, told, "Install a newer driver"))
+    return problems
+
+
+def _driver_problem(driver: str, reason: str, fix: str) -> Problem:
+    return Problem(field="driver", value=driver, origin="the driver itself", reason=reason, fix=fix)
 
 
 def stack_of(name: str, locks: Path = LOCKS) -> Stack:

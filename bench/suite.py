@@ -6,7 +6,7 @@ record too, which says so, and so does a workload that this machine cannot run.
 
 import errno
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from miniverl.bench import (
     fetch,
     gpu,
     obstacle,
+    precision,
     probe,
     recompute,
     record,
@@ -29,6 +30,7 @@ from miniverl.bench import (
     runner,
     sampling,
     site,
+    stand_in,
     stop,
     units,
     validate,
@@ -36,6 +38,7 @@ from miniverl.bench import (
 from miniverl.bench import measure as measuring
 from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan, Ran, cut, facts
+from miniverl.bench.gpu_profile import profiles
 from miniverl.bench.live import Live
 from miniverl.bench.pin import pin
 from miniverl.bench.resume import compare_runs
@@ -47,6 +50,7 @@ from miniverl.compiler.source import numbered
 from miniverl.compiler.upstream import Progress
 from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import CannotHere, Refused
+from miniverl.engine.recipe import Dtype
 
 Write = Callable[[str], None]
 MakeLaunch = Callable[[Role, Path], Launch]
@@ -101,8 +105,9 @@ def measure(
     Each launch, and the resume check, is made within a `turn`. A signal to end is heeded between two looks at a launch; the record is written all the same.
     """
     write(f"{plan.workload.name} on {plan.chosen.profile.title}: {plan.workload.title}")
-    if plan.chosen.note:
-        write(plan.chosen.note)
+    for note in (plan.chosen.note, *(text for _, text in plan.notes)):
+        if note:
+            write(note)
     with stop.heard() as asked:
         conditions.write_inputs(plan, plan.folder)
         ran = execute(plan, write, asked, worker, turn)
@@ -128,8 +133,10 @@ def prepare(request: Request, progress: Progress) -> Plan:
         blocked = obstacle.of_stack(running)
     if blocked is not None and not _all_here(chosen_workload):
         raise CannotHere(blocked.problems)
+    chosen_workload, replaced = stand_in.available(chosen_workload, progress)
     seed = chosen_workload.seed if request.seed is None else request.seed
-    compiled = compile_workload(chosen_workload, seed, (), progress)
+    types = precision.precision(chosen.profile.device, chosen.compute_capability)
+    compiled = compile_workload(chosen_workload, seed, (), types.compute, progress)
     if compiled.problems:
         raise Refused(compiled.problems)
     assert compiled.recipe is not None, f"a workload binds all it needs: {compiled.execution}"
@@ -152,7 +159,18 @@ def prepare(request: Request, progress: Progress) -> Plan:
         roofline=None if blocked else _roofline(chosen, found, compiled),
         blocked=blocked,
         telemetry_hz=request.telemetry_hz,
+        notes=tuple(_notes(chosen_workload, replaced, types)),
     )
+
+
+def _notes(
+    chosen: Workload, replaced: str | None, types: precision.Precision
+) -> Iterator[tuple[str, str]]:
+    """What was decided for this machine, and why: a finding's code and its sentence."""
+    if replaced is not None:
+        yield "stand_in", replaced
+    if chosen.bindings.compute_dtype == "auto":
+        yield "precision", types.sentence
 
 
 def _roofline(chosen: gpu.Chosen, found: gpu.Found, compiled: Compiled) -> dict[str, Any]:
@@ -164,15 +182,39 @@ def _all_here(chosen: Workload) -> bool:
     return all(entry.place(name, pin(name)).exists() for name in chosen.pins)
 
 
+def compile_named(
+    name: str, overrides: Sequence[str], profile: str | None, progress: Progress
+) -> tuple[Compiled, list[str]]:
+    """The workload as it would be measured on the GPU profile, else on this machine; and what to tell of it."""
+    chosen, replaced = stand_in.available(workload(name), progress)
+    of = profiles().get(profile or "")
+    if of is None:
+        here = gpu.choose(None, False, gpu.detect())
+        device, capability = here.profile.device, here.compute_capability
+    else:
+        device, capability = of.device, of.compute_capability
+    types = precision.precision(device, capability)
+    compiled = compile_workload(chosen, None, overrides, types.compute, progress)
+    return compiled, [text for _, text in _notes(chosen, replaced, types)]
+
+
 def compile_workload(
-    chosen: Workload, seed: int | None, overrides: Sequence[str], progress: Progress
+    chosen: Workload,
+    seed: int | None,
+    overrides: Sequence[str],
+    auto_dtype: Dtype,
+    progress: Progress,
 ) -> Compiled:
-    """The workload's launch with `overrides` on top, bound to the inputs that it pins."""
+    """The workload's launch with `overrides` on top, bound to the inputs that it pins.
+
+    `auto_dtype` is what is computed in where the workload leaves it to the device.
+    """
     folders = fetch.fetch(chosen.pins, progress)
-    arguments = compile_arguments(chosen, seed, folders)
+    arguments = compile_arguments(chosen, seed, folders, auto_dtype)
     return compile_launch(
         arguments.source,
         [*arguments.overrides, *numbered(overrides)],
+        profile=arguments.profile,
         bindings=arguments.bindings,
         progress=progress,
     )

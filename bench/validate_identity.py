@@ -7,8 +7,8 @@ from miniverl.bench.comparability import sha256_of
 from miniverl.bench.entry import content_sha256
 from miniverl.bench.finding import Coded, Mistake, coded, pointer
 from miniverl.bench.pin import (
+    DataPin,
     DerivedPin,
-    GeneratedPin,
     GgufPin,
     GitPin,
     HubPin,
@@ -133,7 +133,7 @@ def _other_content(record: Json) -> Iterator[Mistake]:
                     reason = f"the pin {model['pin']} has {expected}"
                     yield Mistake(field, model["weights_sha256"], reason, expected)
     rows = [known.get(each["pin"]) for each in record["inputs"] if each["kind"] == "data"]
-    pinned = [each for each in rows if isinstance(each, GeneratedPin)]
+    pinned = [each for each in rows if isinstance(each, DataPin)]
     digests = [split.sha256 for each in pinned for split in each.splits.values()]
     if rows == pinned and rows and record["recipe"]["train_sha256"] not in digests:
         found = record["recipe"]["train_sha256"]

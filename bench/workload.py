@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
-from miniverl.bench.pin import DerivedPin, GeneratedPin, HubPin, ModelPin, pins
+from miniverl.bench.pin import DataPin, DerivedPin, HubPin, ModelPin, pins
 from miniverl.compiler import bound_quantization
 from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
@@ -39,7 +39,7 @@ class WorkloadBindings:
     train: str
     validation: str | None
     reward: str | None  # None where a reward model scores
-    compute_dtype: Dtype
+    compute_dtype: Literal[Dtype, "auto"]  # auto: as bench/precision.py has it for the device
     critic: str | None = None
     reward_model: str | None = None
     teacher: str | None = None
@@ -79,7 +79,7 @@ class Workload:
     name: str
     version: int
     title: str
-    launch: str  # a document in compiler/launches
+    launch: str  # a document in compiler/launches, or hydra:CONFIG for upstream's tree as it is
     overrides: tuple[Override, ...]
     seed: int
     seed_overrides: tuple[str, ...]  # fields that all get the seed
@@ -89,17 +89,20 @@ class Workload:
     checks_resume: bool
     launches: int
     contract: Contract
+    profile: str | None = None  # the compiler's; None: the one for such a launch
+    stand_in: str | None = None  # the workload that is measured where the Hub gives no weights
 
     @property
     def sha256(self) -> str:
         """Digest over everything that decides what is computed and under which limits."""
         plain = asdict(self)
         plain["overrides"] = [override.set for override in self.overrides]
-        del plain["title"]
+        del plain["title"], plain["stand_in"]
         # What a workload may leave out counts where it is stated, so a new field moves no older digest.
-        optional = {part.name for part in fields(WorkloadBindings) if part.default is None}
-        for name in optional & {n for n, bound in plain["bindings"].items() if bound is None}:
-            del plain["bindings"][name]
+        for kind, stated in ((Workload, plain), (WorkloadBindings, plain["bindings"])):
+            for part in fields(kind):
+                if part.default is None and stated.get(part.name, "") is None:
+                    del stated[part.name]
         return sha256_of(json.loads(json.dumps(plain)))
 
     @property
@@ -124,6 +127,7 @@ class CompileArguments:
     """What compiler.lower.compile_launch is called with: overrides on top of the launch's, and bindings."""
 
     source: str
+    profile: str | None
     overrides: tuple[sources.Override, ...]
     bindings: tuple[str, ...]
 
@@ -181,23 +185,28 @@ def parse(plain: Mapping[str, Any], origin: str) -> Workload:
 
 
 def compile_arguments(
-    chosen: Workload, seed: int | None, folders: Mapping[str, Path]
+    chosen: Workload, seed: int | None, folders: Mapping[str, Path], auto_dtype: Dtype
 ) -> CompileArguments:
-    """What compiles `chosen`. `folders` is what `fetch(chosen.pins)` returned; no `seed` is the workload's own."""
+    """What compiles `chosen`. `folders` is what `fetch(chosen.pins)` returned; no `seed` is the workload's own.
+
+    `auto_dtype` is what is computed in where the workload leaves that to the device.
+    """
     value = chosen.seed if seed is None else seed
     stated = [(override.set, "workload") for override in chosen.overrides]
     stated += [(f"{field}={value}", "seed of workload") for field in chosen.seed_overrides]
     bound = chosen.bindings
     validation = "none" if bound.validation is None else _parquet(bound.validation, folders)
+    dtype = auto_dtype if bound.compute_dtype == "auto" else bound.compute_dtype
     return CompileArguments(
-        source=f"launch:{chosen.launch}",
+        source=chosen.launch if ":" in chosen.launch else f"launch:{chosen.launch}",
+        profile=chosen.profile,
         overrides=tuple(sources.Override(text, f"{where} {chosen.name}") for text, where in stated),
         bindings=(
             *(f"{role}={folders[pin]}" for role, pin in bound.models.items()),
             f"train={_parquet(bound.train, folders)}",
             f"validation={validation}",
             *([] if bound.reward is None else [f"reward={bound.reward}"]),
-            f"compute_dtype={bound.compute_dtype}",
+            f"compute_dtype={dtype}",
             *(f"{name}={held}" for name, held in bound.quantised.items()),
         ),
     )
@@ -242,7 +251,7 @@ def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
         if rows is not None:
             name, _, split = rows.partition("/")
             data = pins().get(name)
-            if not isinstance(data, GeneratedPin) or split not in data.splits:
+            if not isinstance(data, DataPin) or split not in data.splits:
                 yield f"workload.bindings.{field}", rows, "expected pin/split of a data pin"
     if read.bindings.teacher is not None and read.bindings.teachers is not None:
         yield "workload.bindings.teachers", read.bindings.teachers, "one teacher is bound already"

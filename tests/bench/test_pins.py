@@ -13,6 +13,7 @@ from miniverl.bench.pin import (
     GitPin,
     HubPin,
     ShapePin,
+    TemplatedPin,
     UpstreamPin,
     parse,
     pin,
@@ -39,7 +40,7 @@ def _reasons(plain: object) -> dict[str, str]:
 
 
 def test_every_pin_names_its_licence_and_content() -> None:
-    kinds = {UpstreamPin, GitPin, GgufPin, DerivedPin, ShapePin, HubPin, GeneratedPin}
+    kinds = {UpstreamPin, GitPin, GgufPin, DerivedPin, ShapePin, HubPin, GeneratedPin, TemplatedPin}
     assert {type(one) for one in pins().values()} == kinds
     assert {one.licence for one in pins().values()} == {"Apache-2.0"}
 
@@ -106,7 +107,8 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 def test_an_unknown_kind_names_the_known_ones() -> None:
     assert _reasons({**HUB, "kind": "torrent"}) == {
-        "tiny.kind": "expected one of 'gguf', 'derived', 'shape', 'hub', 'git', 'generated'"
+        "tiny.kind": "expected one of 'gguf', 'derived', 'shape', 'hub', 'git', 'generated', "
+        "'templated'"
     }
 
 

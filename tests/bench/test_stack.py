@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from miniverl.bench import gpu, package_files, stack
+from miniverl.bench.gpu_profile import profiles
 from miniverl.engine.problem import CannotHere
 
 LOCK = """\
@@ -171,15 +172,22 @@ def test_an_installed_package_knows_no_stack(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", ["580.65.06", "596.49", None])
 def test_a_driver_that_is_new_enough_or_unknown_will_do(driver: str | None) -> None:
-    stack.require_driver("cu130", driver)
+    assert stack.card_problems("cu130", driver, profiles()["4080"]) == []
 
 
 @pytest.mark.parametrize("driver", ["570.86.10", "580.9"])  # numbers, not text: 9 is less than 65
 def test_a_driver_that_is_too_old_is_told_with_both_versions(driver: str) -> None:
-    with pytest.raises(CannotHere) as caught:
-        stack.require_driver("cu130", driver)
-    (problem,) = caught.value.problems
+    (problem,) = stack.card_problems("cu130", driver, profiles()["4080"])
     assert problem.reason == f"The cu130 stack needs driver 580.65.06, and this is {driver}"
+
+
+def test_a_stack_and_a_driver_that_are_older_than_the_card_are_both_told() -> None:
+    problems = stack.card_problems("cu126", "560.35.03", profiles()["5080"])
+    assert [(each.field, each.reason) for each in problems] == [
+        ("stack", "The cu126 stack has CUDA 12.6, and an NVIDIA GeForce RTX 5080 needs 12.8"),
+        ("driver", "An NVIDIA GeForce RTX 5080 needs driver 570.26, and this is 560.35.03"),
+    ]
+    assert problems[0].fix == "Install a newer one: MINIVERL_STACK=cu130 make setup"
 
 
 def test_the_oldest_driver_of_a_stack_is_stated() -> None:
