@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from miniverl.bench import published_work
 from miniverl.bench.clocks import steady_mhz
 from miniverl.bench.comparability import comparability
 from miniverl.bench.exits import Exit
@@ -86,6 +87,24 @@ def compare_sides(
     treatment = _pooled(of_a), _pooled(of_b)
     differing = tuple(_differences(*treatment))
     workload: str = of_a[0]["key"]["workload"]
+    same_work = {each["status"] for each in (*a, *b)} == {"measured"} and all(
+        published_work.is_same(one, other) for one in a for other in b
+    )
+    if same_work:
+        metrics = judge(
+            values_of(a), values_of(b), time_margin=time_margin, memory_margin=memory_margin
+        )
+        return Comparison(
+            workload=workload,
+            verdict="descriptive",
+            reason=f"Data differ: {published_work.data(a[0])}, {published_work.data(b[0])}. All else that both say of their "
+            "work is equal; nothing is judged",
+            cause=_cause({"data", *(each.field for each in differing)}),
+            key_differences=(),
+            treatment_differences=differing,
+            metrics=metrics,
+            notes=(*_notes("A", a, set()), *_notes("B", b, set())),
+        )
     if key_differences:
         fields = ", ".join(difference.field for difference in key_differences)
         return Comparison(

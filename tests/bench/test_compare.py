@@ -13,10 +13,17 @@ from rich.console import Console
 
 from miniverl.bench import record as records
 from miniverl.bench.compare import Comparison, compare
+from miniverl.bench.entry import source_of
 from miniverl.bench.exits import Exit
-from miniverl.bench.record import load_strict
+from miniverl.bench.fetch import fetch
+from miniverl.bench.pin import pin
+from miniverl.bench.record import complete, load_strict
 from miniverl.bench.show import comparison_view
 from miniverl.bench.stats import welch
+from miniverl.bench.workload import compile_arguments, workload
+from miniverl.compiler.lower import compile_launch
+from miniverl.compiler.upstream import quiet
+from miniverl.engine.recipe import to_dict
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_record_rtx4080.json"
 STEP = "steady_state_median_seconds.step"
@@ -119,6 +126,80 @@ def test_a_published_record_and_ours_are_not_comparable(base: Record) -> None:
     fields = {difference.field for difference in comparison.key_differences}
     assert {"device_model", "recipe_sha256", "workload"} <= fields
     assert comparison.metrics == ()
+
+
+@pytest.fixture(scope="module")
+def of_the_published_work(
+    example: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Record]:
+    """A record of the published workload's recipe on the published card, measured by nobody; `edit` changes its facts."""
+    chosen = workload("tiny-opd-k1")  # the recipe of qwen3-0.6b-opd-k1, bound to what is here
+    arguments = compile_arguments(chosen, None, fetch(chosen.pins, quiet), "bfloat16")
+    compiled = compile_launch(
+        arguments.source,
+        arguments.overrides,
+        profile=arguments.profile,
+        bindings=arguments.bindings,
+    )
+    assert compiled.recipe is not None
+
+    def made(edit: Callable[[Record], None] = lambda facts: None) -> Record:
+        folder = tmp_path_factory.mktemp("published")
+        facts = example.facts(folder, [example.launch(folder / "straight", example.Plan(), 1)])
+        facts["verl"] = {**compiled.report["source_verl"], "distributed_execution_tested": False}
+        facts["recipe"] |= {"compiled": to_dict(compiled.recipe), "prompts_available": 64}
+        facts["hardware"] |= {
+            "device": "cuda",
+            "gpu": "NVIDIA GeForce RTX 4080",
+            "gpu_count": 1,
+            "vram_gib": 15.992,
+            "driver": "610.20",
+            "cuda_runtime": "13.0",
+        }
+        pinned = workload("qwen3-0.6b-opd-k1").bindings.models
+        for role, name in (("policy", pinned["model"]), ("teacher", pinned["teacher"])):
+            facts["models"][role] = {
+                "pin": name,
+                "source": source_of(pin(name)),
+                "revision": pin(name).revision,
+                "licence": "Apache-2.0",
+                "quantization": "nf4",
+            }
+        edit(facts)
+        return complete(facts)
+
+    return made
+
+
+def test_the_published_work_measured_again_is_described_since_data_differ(
+    of_the_published_work: Callable[..., Record],
+) -> None:
+    comparison = compare(load_strict(PUBLISHED), of_the_published_work())
+    assert (comparison.verdict, comparison.exit_code(strict=True)) == ("descriptive", Exit.DONE)
+    assert comparison.reason.startswith("Data differ: file baa99ba8c59d, rows c2e71c25469f. ")
+    assert comparison.cause.startswith("confounded (code, ")
+    assert "data" in comparison.cause
+    assert "driver" in {difference.field for difference in comparison.treatment_differences}
+    names = {metric.name for metric in comparison.metrics}
+    assert "steady_state_median_throughput.rollout_tokens_per_second" in names
+    assert {metric.verdict for metric in comparison.metrics} == {"descriptive"}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda facts: facts["hardware"].update(gpu="NVIDIA GeForce RTX 4090"),
+        lambda facts: facts["models"]["policy"].update(source="weights of seed 1", revision=None),
+        lambda facts: facts["models"]["teacher"].update(quantization=None),
+        lambda facts: facts["workload"].update(interrupt_after_update=3),
+        lambda facts: facts["recipe"]["compiled"]["policy"]["lora"].update(rank=8),
+        lambda facts: facts["recipe"]["compiled"]["rollout"].update(max_response_tokens=32),
+    ],
+)
+def test_other_work_than_the_published_one_is_not_comparable_with_it(
+    of_the_published_work: Callable[..., Record], edit: Callable[[Record], None]
+) -> None:
+    assert compare(load_strict(PUBLISHED), of_the_published_work(edit)).verdict == "not_comparable"
 
 
 @pytest.mark.parametrize(
