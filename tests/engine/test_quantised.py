@@ -1,13 +1,12 @@
-"""Models with NF4 weights: what they compute, what training moves, what a resumed run and the next start find."""
+"""Models with NF4 weights: what they compute, what training moves, and what a resumed run finds."""
 
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import peft
 import pytest
@@ -20,7 +19,7 @@ from miniverl.engine import loop, lora, models, nf4
 from miniverl.engine import recipe as recipes
 from miniverl.engine.decoder import Decoder
 from miniverl.engine.digest import weights_sha256
-from miniverl.engine.events import Event, Warned, WeightsQuantised, to_dict
+from miniverl.engine.events import Event, to_dict
 from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.problem import WrongCall
@@ -278,116 +277,6 @@ def test_a_teacher_is_quantised_alone(tiny_model: Path) -> None:
     model = load_frozen(teacher, tiny_model, "cpu", Kept(folder=None, tell=told.append))
     assert not model.trained()
     assert [(each.role, each.is_from_cache) for each in told] == [("teacher", False)]  # type: ignore[union-attr]
-
-
-def _kept_events(told: list[Event]) -> Iterator[tuple[str, Any]]:
-    for event in told:
-        if isinstance(event, WeightsQuantised):
-            yield "from cache", event.is_from_cache
-        if isinstance(event, Warned):
-            yield "warned", event.code
-
-
-def test_the_next_start_finds_the_quantised_weights(
-    recipe: Recipe, tiny_model: Path, tmp_path: Path
-) -> None:
-    told: list[Event] = []
-    first, second = (_loaded(recipe.policy, tiny_model, told, tmp_path) for _ in range(2))
-    assert [*_kept_events(told)] == [("from cache", False), ("from cache", True)]
-    for (name, one), (_, other) in zip(
-        first.network.named_buffers(), second.network.named_buffers(), strict=True
-    ):
-        assert torch.equal(one, other), name
-    assert [path.name for path in (tmp_path / "1").iterdir() if path.name[0] != "."] == [
-        recipe.policy.weights_sha256
-    ]
-
-
-@pytest.mark.parametrize("damage", ["bytes", "manifest", "file"])
-def test_damaged_quantised_weights_are_made_again(
-    recipe: Recipe, tiny_model: Path, tmp_path: Path, damage: str
-) -> None:
-    told: list[Event] = []
-    intact = _loaded(recipe.policy, tiny_model, told, tmp_path)
-    entry = tmp_path / "1" / recipe.policy.weights_sha256
-    if damage == "bytes":
-        content = bytearray((entry / "nf4.safetensors").read_bytes())
-        content[-1] ^= 1
-        (entry / "nf4.safetensors").write_bytes(content)
-    else:
-        (entry / {"manifest": "manifest.json", "file": "nf4.safetensors"}[damage]).unlink()
-    mended = _loaded(recipe.policy, tiny_model, told, tmp_path)
-    _loaded(recipe.policy, tiny_model, told, tmp_path)
-    assert [*_kept_events(told)] == [
-        ("from cache", False),
-        ("warned", "quantised_weights_damaged"),
-        ("from cache", False),
-        ("from cache", True),
-    ]
-    assert torch.equal(_scored(mended), _scored(intact))
-
-
-def test_a_place_that_cannot_be_written_costs_time_only(
-    recipe: Recipe, tiny_model: Path, tmp_path: Path
-) -> None:
-    told: list[Event] = []
-    (tmp_path / "file").touch()
-    _loaded(recipe.policy, tiny_model, told, tmp_path / "file")
-    assert [*_kept_events(told)] == [
-        ("warned", "quantised_weights_not_kept"),
-        ("from cache", False),
-    ]
-
-
-def _changed(folder: Path, into: Path, change: Callable[[dict[str, Tensor]], None]) -> Path:
-    changed = Path(shutil.copytree(folder, into / "changed"))
-    tensors = load_file(changed / "model.safetensors")
-    change(tensors)
-    save_file(tensors, changed / "model.safetensors", metadata={"format": "pt"})
-    return changed
-
-
-PROJECTION = "model.layers.0.mlp.up_proj.weight"
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda tensors: tensors.pop(PROJECTION), f"missing keys: {PROJECTION}"),
-        (lambda tensors: tensors.update(other=torch.ones(1)), "unexpected keys: other"),
-        (
-            lambda tensors: tensors.update({PROJECTION: torch.ones(3, 32)}),
-            f"mismatched keys: {PROJECTION}",
-        ),
-        (lambda tensors: tensors[PROJECTION].fill_(torch.nan), "not finite"),
-        (lambda tensors: tensors[PROJECTION].fill_(torch.inf), "not finite"),
-        (
-            lambda tensors: tensors.update({"lm_head.weight": torch.ones(34, 32)}),
-            "lm_head.weight differs from the embedding",
-        ),
-    ],
-)
-def test_weights_that_are_not_the_models_are_refused(
-    recipe: Recipe,
-    tiny_model: Path,
-    tmp_path: Path,
-    change: Callable[[dict[str, Tensor]], None],
-    reason: str,
-) -> None:
-    folder = _changed(tiny_model, tmp_path, change)
-    with pytest.raises(WrongCall, match=reason):
-        _loaded(recipe.policy, folder, [])
-
-
-def test_a_second_copy_of_the_embedding_is_taken_for_it(
-    recipe: Recipe, tiny_model: Path, tmp_path: Path
-) -> None:
-    def untie(tensors: dict[str, Tensor]) -> None:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-
-    folder = _changed(tiny_model, tmp_path, untie)
-    model = _loaded(recipe.policy, folder, [])
-    assert model.head_VH is model.network.get_input_embeddings().weight
 
 
 def test_recipes_without_quantisation_keep_their_digest(recipe: Recipe) -> None:
