@@ -1,4 +1,4 @@
-"""The wheel and the source archive hold what the tree holds.
+"""The wheel and the source archive hold what the tree holds, in files that can be read.
 
 An editable install sees every file of the tree; a wheel has only what pyproject.toml lists. What is
 missing there would be noticed by users first.
@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = ("bench", "compiler", "engine")
+MOST_LINES = 400
 
 
 def tree() -> set[str]:
@@ -57,6 +58,13 @@ def test_the_source_archive_holds_what_the_tree_holds(archives: tuple[Path, Path
     with tarfile.open(archives[1]) as source:
         names = {Path(*Path(name).parts[1:]).as_posix() for name in source.getnames()}
     assert tree() <= names
+
+
+def test_no_file_is_longer_than_can_be_read_at_once() -> None:
+    folders = (*TOPS, "tests", "containers")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    long = {path.name for path in files if len(path.read_text("utf-8").splitlines()) > MOST_LINES}
+    assert long == set()
 
 
 def test_each_package_is_marked_as_typed() -> None:
