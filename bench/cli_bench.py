@@ -31,6 +31,13 @@ AA_LAUNCHES = 10  # two sides that a verdict can be given for
 @click.option("--against", metavar="STACK", help="Take turns with another stack, and compare.")
 @click.option("--in-turns", "waits", is_flag=True, hidden=True)  # one side of --against
 @click.option(
+    "--bind",
+    "bindings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="train or validation: a Parquet file, or PIN/SPLIT; reward: a name.",
+)
+@click.option(
     "--telemetry-hz",
     type=click.IntRange(1, 10),
     metavar="N",
@@ -49,6 +56,7 @@ def bench(
     as_is: bool,
     against: str | None,
     waits: bool,
+    bindings: tuple[str, ...],
     telemetry_hz: int | None,
     out: Path,
     record_copy: Path | None,
@@ -59,7 +67,7 @@ def bench(
     Each launch is a process of its own, under the workload's contract. Without a name: those of the GPU profile, on a
     processor smollm2-grpo.
     """
-    from miniverl.bench import show, suite
+    from miniverl.bench import local, show, suite
     from miniverl.bench.gpu import default_workloads
     from miniverl.bench.progress import bars
     from miniverl.bench.terminal import draw
@@ -71,6 +79,7 @@ def bench(
     _require_one(names, record_copy)
     for name in names:
         workload(name)  # an unknown name stops it before the first one runs
+    data = local.read(bindings)
     if aa and launches is None:
         launches = AA_LAUNCHES
     if against is not None:
@@ -79,6 +88,7 @@ def bench(
         }  # fmt: skip
         stated = [f"{name}={value}" for name, value in options.items() if value is not None]
         stated += ["--as-is"] * as_is
+        stated += [f"--bind={name}={value or 'none'}" for name, value in data.items()]
         return _against(against, names, stated, out, as_json)
     turn = in_turns if waits else nullcontext
     measured = []
@@ -91,6 +101,7 @@ def bench(
             seed=seed,
             out=out,
             telemetry_hz=telemetry_hz,
+            data=data,
         )
         with bars() as progress:
             plan = suite.prepare(request, progress)

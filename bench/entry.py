@@ -1,5 +1,7 @@
 """Where a pin stands in the cache, and how a record names it; nothing here fetches or loads a library."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,19 +9,23 @@ from miniverl.bench import cache
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.measure import NOT_SUPPORTED
 from miniverl.bench.pin import (
-    DataPin,
     DerivedPin,
     GeneratedPin,
     GgufPin,
     GitPin,
     HubPin,
+    HubRowsPin,
+    LocalPin,
     Pin,
+    RowsPin,
     ShapePin,
     TemplatedPin,
     UpstreamPin,
     pin,
 )
 from miniverl.compiler import upstream
+
+FETCHED = "fetched.json"  # of a dataset on the Hub: the file that each split was made from
 
 
 def place(name: str, chosen: Pin) -> Path:
@@ -35,14 +41,18 @@ def place(name: str, chosen: Pin) -> Path:
             return upstream.cache_dir() / "models" / f"{name}-{content_sha256(chosen)[:12]}"
         case GeneratedPin() | TemplatedPin():
             return upstream.cache_dir() / "data" / f"{name}-{content_sha256(chosen)[:12]}"
+        case HubRowsPin():
+            return upstream.cache_dir() / "data" / f"{name}-{chosen.revision[:12]}"
+        case LocalPin():
+            return upstream.cache_dir() / "data" / name
 
 
-def content_sha256(chosen: GgufPin | DerivedPin | ShapePin | DataPin) -> str:
+def content_sha256(chosen: GgufPin | DerivedPin | ShapePin | RowsPin) -> str:
     """One digest over all that a pin says of its content."""
     match chosen:
         case GgufPin() | DerivedPin() | ShapePin():
             return sha256_of({"weights": chosen.weights_sha256, "files": dict(chosen.files)})
-        case GeneratedPin() | TemplatedPin():
+        case GeneratedPin() | TemplatedPin() | LocalPin():
             return sha256_of({name: split.sha256 for name, split in chosen.splits.items()})
 
 
@@ -58,9 +68,15 @@ def input_of(name: str) -> dict[str, Any]:
             return stated | {"bytes": release.wheel.bytes, "rows": NOT_SUPPORTED}
         case GgufPin() | DerivedPin() | ShapePin():
             stated |= {"kind": "model", "sha256": content_sha256(chosen), "rows": NOT_SUPPORTED}
-        case GeneratedPin() | TemplatedPin():
+        case GeneratedPin() | TemplatedPin() | LocalPin():
             rows = sum(split.rows for split in chosen.splits.values())
             stated |= {"kind": "data", "sha256": content_sha256(chosen), "rows": rows}
+            stated |= {"pin_state": "bound"} if isinstance(chosen, LocalPin) else {}
+        case HubRowsPin():
+            rows = sum(split.rows for split in chosen.splits.values())
+            is_known = all(split.sha256 for split in chosen.splits.values())
+            stated |= {"kind": "data", "sha256": _fetched_sha256(name, chosen), "rows": rows}
+            stated |= {"pin_state": "known" if is_known else "first_fetch", "digest_of": "file"}
         case GitPin():
             files = {path: file["sha256"] for path, file in _manifest(name, chosen).items()}
             stated |= {"kind": "upstream", "sha256": sha256_of(files), "rows": NOT_SUPPORTED}
@@ -70,6 +86,17 @@ def input_of(name: str) -> dict[str, Any]:
             stated |= {"kind": "model", "sha256": sha256_of(files), "rows": NOT_SUPPORTED}
             stated |= {"pin_state": "known" if is_known else "first_fetch", "digest_of": "file"}
     return stated | {"bytes": sum(file["bytes"] for file in _manifest(name, chosen).values())}
+
+
+def files_sha256(files: Mapping[str, str]) -> str:
+    """One digest over those of a dataset's files, by split."""
+    return sha256_of(dict(files))
+
+
+def _fetched_sha256(name: str, chosen: HubRowsPin) -> str:
+    """What was fetched: `chosen` need not name it."""
+    fetched = json.loads((place(name, chosen) / FETCHED).read_text("utf-8"))
+    return files_sha256({split: file["sha256"] for split, file in fetched.items()})
 
 
 def source_of(chosen: Pin) -> str:
@@ -86,8 +113,10 @@ def source_of(chosen: Pin) -> str:
             return f"{chosen.repository}@{chosen.commit}"
         case ShapePin():
             return f"weights of seed {chosen.seed}, tokenizer of {chosen.tokenizer}"
-        case HubPin():
+        case HubPin() | HubRowsPin():
             return f"{chosen.repository}@{chosen.revision}"
+        case LocalPin():
+            return "local"
         case GeneratedPin():
             return f"{chosen.generator.distribution} {chosen.generator.version}"
         case TemplatedPin():

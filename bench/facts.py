@@ -12,7 +12,7 @@ from miniverl.bench import determinism, entry, environment, measure, telemetry
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.gpu import Chosen, Found
 from miniverl.bench.launch_values import is_number, mean, sampled
-from miniverl.bench.pin import DataPin, HubPin, ModelPin, ShapePin, pin
+from miniverl.bench.pin import DataPin, HubPin, ModelPin, ShapePin, is_local, pin
 from miniverl.bench.resume import ResumeCheck
 from miniverl.bench.runner import Interruption, Outcome
 from miniverl.bench.stack import Stack
@@ -74,7 +74,8 @@ class Plan:
     def record_class(self) -> str:
         if not self.chosen.is_official or not self.stack.matches:
             return "unofficial"
-        return "reference" if self.seed == self.workload.seed else "modified"
+        is_own = self.seed == self.workload.seed and not any(map(is_local, self.workload.pins))
+        return "reference" if is_own else "modified"
 
 
 @dataclass(kw_only=True, slots=True)

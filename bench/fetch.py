@@ -17,6 +17,8 @@ from miniverl.bench.pin import (
     GgufPin,
     GitPin,
     HubPin,
+    HubRowsPin,
+    LocalPin,
     Pin,
     ShapePin,
     TemplatedPin,
@@ -48,6 +50,8 @@ _SOURCES = {
     HubPin: "miniverl.bench.hub",
     GeneratedPin: "miniverl.bench.prompts",
     TemplatedPin: "miniverl.bench.prompts",
+    HubRowsPin: "miniverl.bench.hub_rows",
+    LocalPin: "miniverl.bench.prompts",
 }
 
 

@@ -9,10 +9,12 @@ import hashlib
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Literal
 
 import httpx2
 from huggingface_hub import HfApi, snapshot_download
@@ -29,13 +31,22 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from miniverl.bench.cache import wrong_digest
 from miniverl.bench.disk import file_sha256, folder_bytes
-from miniverl.bench.pin import HubPin
+from miniverl.bench.pin import HubPin, HubRowsPin
 from miniverl.compiler.upstream import Progress
 from miniverl.engine.problem import CannotHere, Problem, Refused
 
 TAKEN = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "*.md", "LICENSE*"]
 
 _POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """Which files of a snapshot."""
+
+    pin: HubPin | HubRowsPin
+    kind: Literal["model", "dataset"]
+    taken: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,20 +64,36 @@ def fill(pin: HubPin, folder: Path, progress: Progress) -> None:
 
     Mirrors are asked in turn where the Hub, or the one before, does not give it. Raises CannotHere when the Hub does not give it, Refused for wrong bytes.
     """
-    disable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    staging = folder.parent / f".hub-{pin.repository.replace('/', '-')}-{pin.revision[:12]}"
-    listed = _downloaded(pin, staging, progress)
-    problems = [problem for file in listed for problem in _unlike_listing(staging, file)]
-    if problems:
-        shutil.rmtree(staging)
-        raise Refused(problems)
+    staging, listed = downloaded(pin, "model", TAKEN, folder, progress)
     for file in listed:
         target = folder / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         (staging / file.name).rename(target)
         target.chmod(0o644)
     shutil.rmtree(staging)
+
+
+def downloaded(
+    pin: HubPin | HubRowsPin,
+    kind: Literal["model", "dataset"],
+    taken: Sequence[str],
+    folder: Path,
+    progress: Progress,
+) -> tuple[Path, list[Listed]]:
+    """The files that match `taken`, in a folder beside `folder`, verified against the Hub's listing.
+
+    Raises as `fill`.
+    """
+    disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    staging = folder.parent / f".hub-{pin.repository.replace('/', '-')}-{pin.revision[:12]}"
+    wanted = _Wanted(pin=pin, kind=kind, taken=list(taken))
+    listed = _downloaded(wanted, staging, progress)
+    problems = [problem for file in listed for problem in _unlike_listing(staging, file)]
+    if problems:
+        shutil.rmtree(staging)
+        raise Refused(problems)
+    return staging, listed
 
 
 def wrong_content(pin: HubPin, folder: Path) -> list[Problem]:
@@ -80,13 +107,13 @@ def wrong_content(pin: HubPin, folder: Path) -> list[Problem]:
     return problems
 
 
-def _downloaded(pin: HubPin, staging: Path, progress: Progress) -> list[Listed]:
+def _downloaded(wanted: _Wanted, staging: Path, progress: Progress) -> list[Listed]:
     """What the first server lists that gives all of it; raises CannotHere with what each of them said."""
     problems: list[Problem] = []
-    for endpoint in (os.environ.get("HF_ENDPOINT"), *pin.mirrors):
+    for endpoint in (os.environ.get("HF_ENDPOINT"), *wanted.pin.mirrors):
         try:
-            listed = _listing(pin, endpoint)
-            _download(pin, endpoint, staging, sum(file.bytes for file in listed), progress)
+            listed = _listing(wanted, endpoint)
+            _download(wanted, endpoint, staging, sum(file.bytes for file in listed), progress)
         except CannotHere as error:
             problems += error.problems
         else:
@@ -94,14 +121,20 @@ def _downloaded(pin: HubPin, staging: Path, progress: Progress) -> list[Listed]:
     raise CannotHere(problems)
 
 
-def _listing(pin: HubPin, endpoint: str | None) -> list[Listed]:
-    api = HfApi(endpoint=endpoint)
+def _listing(wanted: _Wanted, endpoint: str | None) -> list[Listed]:
+    api, pin = HfApi(endpoint=endpoint), wanted.pin
     try:
-        tree = api.list_repo_tree(pin.repository, revision=pin.revision, recursive=True)
+        tree = api.list_repo_tree(
+            pin.repository, revision=pin.revision, repo_type=wanted.kind, recursive=True
+        )
         files = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
     except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
         raise CannotHere([_refusal(pin, endpoint, error)]) from error
-    return [_listed(entry) for name, entry in sorted(files.items()) if _is_taken(name)]
+    return [
+        _listed(entry)
+        for name, entry in sorted(files.items())
+        if any(fnmatch(name, pattern) for pattern in wanted.taken)
+    ]
 
 
 def _listed(entry: RepoFile) -> Listed:
@@ -109,20 +142,18 @@ def _listed(entry: RepoFile) -> Listed:
     return Listed(name=entry.path, bytes=entry.size, blob_id=entry.blob_id, sha256=sha256)
 
 
-def _is_taken(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in TAKEN)
-
-
 def _download(
-    pin: HubPin, endpoint: str | None, staging: Path, whole_bytes: int, progress: Progress
+    wanted: _Wanted, endpoint: str | None, staging: Path, whole_bytes: int, progress: Progress
 ) -> None:
+    pin = wanted.pin
     with ThreadPoolExecutor(1) as thread:
         download = thread.submit(
             snapshot_download,
             pin.repository,
             revision=pin.revision,
+            repo_type=wanted.kind,
             local_dir=staging,
-            allow_patterns=TAKEN,
+            allow_patterns=wanted.taken,
             endpoint=endpoint,
         )
         while True:
@@ -153,7 +184,7 @@ def _git_blob_id(path: Path) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def _refusal(pin: HubPin, endpoint: str | None, error: Exception) -> Problem:
+def _refusal(pin: HubPin | HubRowsPin, endpoint: str | None, error: Exception) -> Problem:
     """What the Hub or the network said, as a sentence, and what mends it."""
     reason, fix = _said(error)
     return Problem(

@@ -3,6 +3,7 @@
 bench/pins/*.yaml holds them; only upstream's wheels are pinned by the compiler, which needs them first.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from miniverl.bench.document import build, load
+from miniverl.compiler import upstream
 from miniverl.compiler.suggest import did_you_mean
 from miniverl.compiler.upstream import PINS, Wheel
 from miniverl.engine.problem import Problem, WrongCall
@@ -164,11 +166,51 @@ class TemplatedPin:
     splits: Mapping[str, Split]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubSplit:
+    """One Parquet file. Without a digest here it gets its own at the first fetch."""
+
+    file: str
+    rows: int
+    sha256: str | None = None  # of the file
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubRowsPin:
+    """A dataset on the Hub at one commit; `layout` names how its rows become prompts (bench/hub_rows.py)."""
+
+    kind: Literal["hub_rows"]
+    title: str
+    licence: str
+    repository: str
+    revision: str  # 40 hex digits, as in HubPin
+    layout: Literal["gsm8k"]
+    splits: Mapping[str, HubSplit]
+    mirrors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalPin:
+    """The user's own rows, taken into the cache and named by their content: local-, and twelve digits of it."""
+
+    kind: Literal["local"]
+    splits: Mapping[str, Split]
+
+    @property
+    def title(self) -> str:
+        return "Rows of your own"
+
+    @property
+    def licence(self) -> None:
+        return None
+
+
 ModelPin = GgufPin | DerivedPin | ShapePin | HubPin
-DataPin = GeneratedPin | TemplatedPin
+RowsPin = GeneratedPin | TemplatedPin | LocalPin  # known by the content of their rows
+DataPin = RowsPin | HubRowsPin
 Pin = UpstreamPin | ModelPin | GitPin | DataPin
 
-_KINDS: Mapping[str, type[ModelPin | GitPin | DataPin]] = {
+_KINDS: Mapping[str, type[ModelPin | GitPin | GeneratedPin | TemplatedPin | HubRowsPin]] = {
     "gguf": GgufPin,
     "derived": DerivedPin,
     "shape": ShapePin,
@@ -176,7 +218,10 @@ _KINDS: Mapping[str, type[ModelPin | GitPin | DataPin]] = {
     "git": GitPin,
     "generated": GeneratedPin,
     "templated": TemplatedPin,
+    "hub_rows": HubRowsPin,
 }
+LOCAL = "local-"
+LOCAL_DOCUMENT = "local.json"  # in an entry of the cache
 _DOCUMENTS = ("upstream.yaml", "models.yaml", "datasets.yaml")
 _LIGHT_HIDDEN_SIZE = 256
 
@@ -197,10 +242,18 @@ def pins() -> Mapping[str, Pin]:
     return found
 
 
+def find(name: str) -> Pin | None:
+    """The pin called `name`; the user's own rows are found in the cache."""
+    document = upstream.cache_dir() / "data" / name / LOCAL_DOCUMENT
+    if is_local(name) and document.exists():
+        return build(LocalPin, json.loads(document.read_text("utf-8")), name, LOCAL_DOCUMENT)
+    return pins().get(name)
+
+
 def require(names: Iterable[str]) -> dict[str, Pin]:
     """The pins of these names; raises WrongCall with every unknown one."""
     known = pins()
-    wanted = list(names)
+    wanted = {name: find(name) for name in names}
     problems = [
         Problem(
             field="pin",
@@ -209,12 +262,12 @@ def require(names: Iterable[str]) -> dict[str, Pin]:
             reason="there is no such pin",
             fix=did_you_mean(name, known, f"Known: {', '.join(known)}"),
         )
-        for name in wanted
-        if name not in known
+        for name, chosen in wanted.items()
+        if chosen is None
     ]
     if problems:
         raise WrongCall(problems)
-    return {name: known[name] for name in wanted}
+    return {name: chosen for name, chosen in wanted.items() if chosen is not None}
 
 
 def pin(name: str) -> Pin:
@@ -222,12 +275,17 @@ def pin(name: str) -> Pin:
     return require([name])[name]
 
 
+def is_local(name: str) -> bool:
+    """Whether it names the user's own rows."""
+    return name.startswith(LOCAL)
+
+
 def is_light(name: str) -> bool:
     """Whether it is fetched without being named: what the Hub has may be out of reach, and gigabytes are asked for."""
     match pin(name):
         case ShapePin() as chosen:
             return int(chosen.config["hidden_size"]) < _LIGHT_HIDDEN_SIZE
-        case HubPin() | GitPin():
+        case HubPin() | HubRowsPin() | GitPin():
             return False
         case _:
             return True
@@ -269,15 +327,20 @@ def _ill_formed(name: str, pin: Pin) -> list[tuple[str, str, str]]:
             digests |= {f"files.{file}": sha256 for file, sha256 in pin.files.items()}
         case HubPin():
             digests = {f"files.{file}.sha256": known.sha256 for file, known in pin.files.items()}
-            if not _is_hex(pin.revision, 40):
-                reason = "expected the 40 hex digits of a commit: a branch or tag can move"
-                wrong.append((f"{name}.revision", pin.revision, reason))
+        case HubRowsPin():
+            splits = pin.splits.items()
+            digests = {
+                f"splits.{key}.sha256": split.sha256 for key, split in splits if split.sha256
+            }
         case GitPin():
             for field, sha1 in (("commit", pin.commit), ("tree", pin.tree)):
                 if not _is_hex(sha1, 40):
                     wrong.append((f"{name}.{field}", sha1, "expected 40 hex digits"))
-        case GeneratedPin() | TemplatedPin():
+        case GeneratedPin() | TemplatedPin() | LocalPin():
             digests = {f"splits.{key}.sha256": split.sha256 for key, split in pin.splits.items()}
+    if isinstance(pin, HubPin | HubRowsPin) and not _is_hex(pin.revision, 40):
+        reason = "expected the 40 hex digits of a commit: a branch or tag can move"
+        wrong.append((f"{name}.revision", pin.revision, reason))
     for field, sha256 in digests.items():
         if not _is_hex(sha256, 64):
             wrong.append((f"{name}.{field}", sha256, "expected the 64 hex digits of a SHA-256"))

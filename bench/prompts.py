@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 
 from miniverl.bench.cache import wrong_digest
-from miniverl.bench.pin import DataPin
+from miniverl.bench.pin import GeneratedPin, RowsPin, TemplatedPin
 from miniverl.compiler.upstream import Progress
 from miniverl.engine.digest import rows_sha256
 from miniverl.engine.problem import Problem, Refused
@@ -18,7 +18,7 @@ from miniverl.engine.problem import Problem, Refused
 Row = dict[str, Any]
 
 
-def fill(pin: DataPin, folder: Path, progress: Progress) -> None:
+def fill(pin: GeneratedPin | TemplatedPin, folder: Path, progress: Progress) -> None:
     """Write one Parquet file per split of `pin`; raises Refused when the committed rows were changed."""
     source = Path(str(files("miniverl.bench") / "data" / pin.file))
     by_split = _by_split(source.read_text("utf-8"))
@@ -36,7 +36,7 @@ def fill(pin: DataPin, folder: Path, progress: Progress) -> None:
     progress(pin.title, size, size)
 
 
-def wrong_content(pin: DataPin, folder: Path) -> list[Problem]:
+def wrong_content(pin: RowsPin, folder: Path) -> list[Problem]:
     """Each split whose Parquet file does not hold the pinned rows."""
     problems = []
     for name, split in pin.splits.items():

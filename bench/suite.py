@@ -8,7 +8,7 @@ import errno
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from miniverl.bench import (
     entry,
     fetch,
     gpu,
+    local,
     obstacle,
     precision,
     probe,
@@ -68,6 +69,7 @@ class Request:
     seed: int | None
     out: Path
     telemetry_hz: int | None = None
+    data: Mapping[str, str | None] = field(default_factory=dict)  # bindings in the workload's place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +136,7 @@ def prepare(request: Request, progress: Progress) -> Plan:
     if blocked is not None and not _all_here(chosen_workload):
         raise CannotHere(blocked.problems)
     chosen_workload, replaced = stand_in.available(chosen_workload, progress)
+    chosen_workload = local.bound(chosen_workload, request.data)
     seed = chosen_workload.seed if request.seed is None else request.seed
     types = precision.precision(chosen.profile.device, chosen.compute_capability)
     compiled = compile_workload(chosen_workload, seed, (), types.compute, progress)

@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from miniverl.bench.comparability import sha256_of
-from miniverl.bench.entry import content_sha256
+from miniverl.bench.entry import content_sha256, files_sha256
 from miniverl.bench.finding import Coded, Mistake, coded, pointer
 from miniverl.bench.pin import (
-    DataPin,
+    LOCAL,
     DerivedPin,
     GgufPin,
     GitPin,
     HubPin,
+    HubRowsPin,
+    LocalPin,
     Pin,
+    RowsPin,
     ShapePin,
     UpstreamPin,
     pins,
@@ -32,6 +35,7 @@ def identity_mistakes(record: Json) -> Iterator[Coded]:
     yield from coded("unknown_pin", _upstream(record["verl"]))
     yield from coded("unknown_pin", _unknown_pins(record))
     yield from coded("pin_differs", _other_content(record))
+    yield from coded("pin_differs", _other_rows(record))
 
 
 def identity_mistakes_v1(record: Json) -> Iterator[Coded]:
@@ -133,11 +137,28 @@ def _other_content(record: Json) -> Iterator[Mistake]:
                     reason = f"the pin {model['pin']} has {expected}"
                     yield Mistake(field, model["weights_sha256"], reason, expected)
     rows = [known.get(each["pin"]) for each in record["inputs"] if each["kind"] == "data"]
-    pinned = [each for each in rows if isinstance(each, DataPin)]
+    pinned = [each for each in rows if isinstance(each, RowsPin)]
     digests = [split.sha256 for each in pinned for split in each.splits.values()]
     if rows == pinned and rows and record["recipe"]["train_sha256"] not in digests:
         found = record["recipe"]["train_sha256"]
         yield Mistake("/recipe/train_sha256", found, "the pinned data has no such rows")
+
+
+def _other_rows(record: Json) -> Iterator[Mistake]:
+    """The user's own rows are those that the recipe was compiled for, and named by their digest."""
+    stated = record["recipe"]["compiled"]["data"]
+    train = {"train": stated["train_sha256"]}
+    validation = {"validation": stated.get("validation_sha256")}
+    expected = [sha256_of(splits) for splits in ({**train, **validation}, train, validation)]
+    for index, each in enumerate(record["inputs"]):
+        if each["pin_state"] == "bound" and each["pin"].startswith(LOCAL):
+            if each["sha256"] not in expected:
+                reason = "the recipe was compiled for other rows"
+                yield Mistake(pointer("inputs", index, "sha256"), each["sha256"], reason)
+            elif each["pin"] != f"{LOCAL}{each['sha256'][:12]}":
+                reason = "it is named by its digest"
+                name = f"{LOCAL}{each['sha256'][:12]}"
+                yield Mistake(pointer("inputs", index, "pin"), each["pin"], reason, name)
 
 
 def _sha256(pin: Pin) -> str | None:
@@ -145,8 +166,11 @@ def _sha256(pin: Pin) -> str | None:
     match pin:
         case UpstreamPin():
             return PINS[pin.version].tree_sha256
-        case HubPin() | GitPin():
+        case HubPin() | GitPin() | LocalPin():
             return None
+        case HubRowsPin():
+            files = {name: split.sha256 for name, split in pin.splits.items() if split.sha256}
+            return files_sha256(files) if files.keys() == pin.splits.keys() else None
         case _:
             return content_sha256(pin)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from miniverl.bench import corpus_workload
 from miniverl.bench.comparability import sha256_of
 from miniverl.bench.document import build, load
-from miniverl.bench.pin import DataPin, DerivedPin, HubPin, ModelPin, pins
+from miniverl.bench.pin import DataPin, DerivedPin, HubPin, ModelPin, find, pins
 from miniverl.compiler import bound_quantization
 from miniverl.compiler import source as sources
 from miniverl.compiler.suggest import did_you_mean
@@ -184,6 +184,16 @@ def parse(plain: Mapping[str, Any], origin: str) -> Workload:
     return built
 
 
+def require_fit(changed: Workload, origin: str) -> None:
+    """Raises WrongCall where the bindings are none that a workload may have."""
+    wrong = list(_wrong_bindings(changed))
+    if wrong:
+        raise WrongCall(
+            _problem(field, value, origin, reason, "Bind something else")
+            for field, value, reason in wrong
+        )
+
+
 def compile_arguments(
     chosen: Workload, seed: int | None, folders: Mapping[str, Path], auto_dtype: Dtype
 ) -> CompileArguments:
@@ -250,7 +260,7 @@ def _wrong_bindings(read: Workload) -> Iterable[Wrong]:
     for field, rows in (("train", read.bindings.train), ("validation", read.bindings.validation)):
         if rows is not None:
             name, _, split = rows.partition("/")
-            data = pins().get(name)
+            data = find(name)
             if not isinstance(data, DataPin) or split not in data.splits:
                 yield f"workload.bindings.{field}", rows, "expected pin/split of a data pin"
     if read.bindings.teacher is not None and read.bindings.teachers is not None:

@@ -20,6 +20,12 @@ def example() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def hub_server() -> ModuleType:
+    """tests/bench/test_hub.py, for its server."""
+    return _module("bench_hub_server", TESTS / "bench" / "test_hub.py")
+
+
+@pytest.fixture(scope="session")
 def tiny_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the engine tests' tiny model as `model`, and rows for it as `train.parquet`."""
     tiny = _module("engine_conftest", TESTS / "engine" / "conftest.py")

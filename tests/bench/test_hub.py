@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +30,13 @@ FILES = {
     "pytorch_model.bin": b"a pickle",
     "modeling_tiny.py": b"raise SystemExit\n",
 }
-LARGE = {"model.safetensors", "pytorch_model.bin"}  # in large-file storage, hence redirected
+TRAIN, TEST = "main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"
+LARGE = {
+    "model.safetensors",
+    "pytorch_model.bin",
+    TRAIN,
+    TEST,
+}  # in large-file storage, hence redirected
 
 
 @dataclass
@@ -61,12 +68,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, with_body: bool) -> None:
         path = self.path.partition("?")[0]
         self.hub.seen.append(f"{self.command} {path}")
-        if path == f"/api/models/{REPOSITORY}/tree/{COMMIT}":
+        kind, address = "models", path
+        if path.startswith(("/datasets/", "/api/datasets/")):
+            kind, address = "datasets", path.replace("/datasets/", "/", 1)
+        resolved = f"/{REPOSITORY}/resolve/{COMMIT}/"
+        if path == f"/api/{kind}/{REPOSITORY}/tree/{COMMIT}":
             self._tree()
-        elif path.startswith(f"/{REPOSITORY}/resolve/{COMMIT}/"):
-            self._resolve(path.rpartition("/")[2], with_body)
+        elif address.startswith(resolved):
+            self._resolve(address.removeprefix(resolved), with_body)
         elif path.startswith("/storage/"):
-            self._file(path.rpartition("/")[2], with_body)
+            self._file(path.removeprefix("/storage/"), with_body)
         else:
             self._say(404, b"", {"X-Error-Code": "RepoNotFound"})
 
@@ -130,21 +141,32 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+@contextmanager
+def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A server that HF_ENDPOINT names, until the block ends."""
     held = Hub()
     handler = type("Handler", (_Handler,), {"hub": held})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
         thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{listening.server_port}")
-        # The client waits up to 8 seconds between tries; the tests need not.
-        at_once = SimpleNamespace(sleep=lambda seconds: None, time=time.time)
-        monkeypatch.setattr("huggingface_hub.utils._http.time", at_once)
-        monkeypatch.setattr("huggingface_hub.file_download.time", at_once)
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{http.server_port}")
+        try_again_at_once(monkeypatch)
         yield held
-        listening.shutdown()
+        http.shutdown()
         thread.join()
+
+
+def try_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waits up to 8 seconds between tries; the tests need not."""
+    at_once = SimpleNamespace(sleep=lambda seconds: None, time=time.time)
+    monkeypatch.setattr("huggingface_hub.utils._http.time", at_once)
+    monkeypatch.setattr("huggingface_hub.file_download.time", at_once)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with listening(monkeypatch) as held:
+        yield held
 
 
 def _pin(**files: str) -> HubPin:

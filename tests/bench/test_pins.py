@@ -12,6 +12,7 @@ from miniverl.bench.pin import (
     GgufPin,
     GitPin,
     HubPin,
+    HubRowsPin,
     ShapePin,
     TemplatedPin,
     UpstreamPin,
@@ -40,9 +41,10 @@ def _reasons(plain: object) -> dict[str, str]:
 
 
 def test_every_pin_names_its_licence_and_content() -> None:
-    kinds = {UpstreamPin, GitPin, GgufPin, DerivedPin, ShapePin, HubPin, GeneratedPin, TemplatedPin}
+    kinds = {UpstreamPin, GitPin, GgufPin, DerivedPin, ShapePin, HubPin}
+    kinds |= {GeneratedPin, HubRowsPin, TemplatedPin}
     assert {type(one) for one in pins().values()} == kinds
-    assert {one.licence for one in pins().values()} == {"Apache-2.0"}
+    assert {one.licence for one in pins().values()} == {"Apache-2.0", "MIT"}
 
 
 def test_the_default_model_comes_from_a_package_by_file_and_content_digest() -> None:
@@ -108,7 +110,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_an_unknown_kind_names_the_known_ones() -> None:
     assert _reasons({**HUB, "kind": "torrent"}) == {
         "tiny.kind": "expected one of 'gguf', 'derived', 'shape', 'hub', 'git', 'generated', "
-        "'templated'"
+        "'templated', 'hub_rows'"
     }
 
 
