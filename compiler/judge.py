@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import translate
 from typing import Any
 
@@ -102,14 +102,7 @@ def _judged(field: str, source: Source, table: Table, context: Context) -> Findi
         field=field,
         value=value if source.stated is None else source.stated.get(field, value),
         origin=source.origins[field],
-        classification=verdict.classification,
-        reason=verdict.reason,
-        label=verdict.label,
-        target=verdict.target,
-        lowered=verdict.lowered,
-        fix=verdict.fix,
-        warning=verdict.warning,
-        not_run=verdict.not_run,
+        **{each.name: getattr(verdict, each.name) for each in fields(verdict)},
     )
 
 

@@ -31,30 +31,11 @@ REJECTING = frozenset({Class.NOT_IMPLEMENTED, Class.UNSUPPORTED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One leaf, judged.
+class Verdict:
+    """What a rule says of a value.
 
     `label` is what the report shows as `local_target`; `target` the recipe path that `lowered` is
     written to. They differ where a label names a mechanism and not a number of the recipe.
-    """
-
-    field: str
-    value: Any
-    origin: str
-    classification: Class
-    reason: str
-    label: str | None = None
-    target: str | None = None
-    lowered: Any = None
-    fix: str | None = None
-    warning: str | None = None
-    not_run: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What a rule says of a value; the judge adds field, value and origin to make it a Finding.
-
     `not_run` is why the engine does not run what is accepted; there is no recipe then.
     """
 
@@ -66,6 +47,15 @@ class Verdict:
     fix: str | None = None
     warning: str | None = None
     not_run: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding(Verdict):
+    """One leaf, judged: the verdict, of what it is, and where that was set."""
+
+    field: str
+    value: Any
+    origin: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from miniverl.compiler.rule import (
     set_in_vain,
 )
 from miniverl.compiler.rules.algorithm import KL_ESTIMATORS
-from miniverl.compiler.rules.limits import is_number, number, truth, whole
+from miniverl.compiler.rules.limits import clip, is_number, number, truth, whole
 from miniverl.compiler.rules.repeated import keeps_class
 from miniverl.compiler.rules.switches import distils
 from miniverl.compiler.rules.teachers import TEACHERS, teacher_entries, unstated_of_teachers
@@ -170,11 +170,7 @@ def _clip(side: str, context: Context) -> float | None:
 
 def _side(name: str) -> Rule:
     field = f"{_LOSS}.{name}"
-    limit = Limit(
-        accepts=lambda bound: bound is None or (is_number(bound) and bound >= 0),
-        because="a clip is the distance of the probability ratio from 1",
-        fix=f"Set {field} to a number of at least 0",
-    )
+    limit = clip(field)
 
     def judge(field: str, value: Any, context: Context) -> Verdict:
         if not limit.accepts(value):

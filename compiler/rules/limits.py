@@ -48,6 +48,15 @@ def number(field: str, spelled: str, accepts: Callable[[float], bool]) -> Limit:
     )
 
 
+def clip(field: str) -> Limit:
+    """Null leaves it to another leaf."""
+    return Limit(
+        accepts=lambda bound: bound is None or (is_number(bound) and bound >= 0),
+        because="a clip is the distance of the probability ratio from 1",
+        fix=f"Set {field} to a number of at least 0, or to null",
+    )
+
+
 def truth(field: str) -> Limit:
     return Limit(
         accepts=lambda value: type(value) is bool,

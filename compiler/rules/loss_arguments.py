@@ -16,7 +16,7 @@ from miniverl.compiler.rule import (
     reject,
     set_in_vain,
 )
-from miniverl.compiler.rules.limits import is_number, number
+from miniverl.compiler.rules.limits import clip, is_number, number
 from miniverl.compiler.rules.switches import loss_mode
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -36,11 +36,7 @@ def _unless(modes: tuple[str, ...]) -> str:
 def _clip(side: str) -> Rule:
     """Null leaves the bound to clip_ratio (core_algos.py:1321)."""
     target = f"policy_loss.arguments.clip_{side}"
-    limit = Limit(
-        accepts=lambda bound: bound is None or (is_number(bound) and bound >= 0),
-        because="a clip is the distance of the probability ratio from 1",
-        fix=f"Set {_ACTOR}.clip_ratio_{side} to a number of at least 0, or to null",
-    )
+    limit = clip(f"{_ACTOR}.clip_ratio_{side}")
 
     def judge(field: str, value: Any, context: Context) -> Verdict:
         if not limit.accepts(value):
