@@ -5,7 +5,8 @@ A row's numbers do not depend on the batch composition: its products do not (eng
 over a fixed multiple of columns.
 
 Axes: L layers, B rows, T cache columns (a row's token t is at column t), P tokens of one prompt, H hidden,
-Q query heads, K key and value heads, D head size, V vocabulary.
+Q query heads, K key and value heads, X = B K (or P K) groups of G = Q / K queries and what they share, D head size,
+E = Q D, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from miniverl.engine import layer as layers
-from miniverl.engine.layer import Layer, Product, Rotation
+from miniverl.engine import decoding_layer as layers
+from miniverl.engine.decoding_layer import DecodingLayer, Norm
+from miniverl.engine.layer import live_layer, shape_of
 from miniverl.engine.models import Model
-from miniverl.engine.products import Products
+from miniverl.engine.products import Product, Products
 from miniverl.engine.recipe import Quantization
 
 _COLUMNS = 32  # attention reads the cache up to a multiple of this
@@ -49,8 +51,9 @@ class Decoder:
         self._dtype = dtype
         self._over = over
         self.device = model.device
-        self._shape = layers.shape_of(self._network)
-        self._layers: list[Layer] = []
+        self._attention_dtype = layers.attention_dtype(self.device, dtype)
+        self._shape = shape_of(self._network)
+        self._layers: list[DecodingLayer] = []
         self._head: Product | None = None
 
     @torch.no_grad()
@@ -62,7 +65,7 @@ class Decoder:
         self._layers.clear()  # before the new ones are made: both together need twice the memory
         self._layers += [self._fused(layer, products) for layer in body.layers]
         self._embedding_VH = products.own(embedding_VH)
-        self._norm = products.own(body.norm.weight)
+        self._norm = self._norm_of(products, body.norm.weight)
         self.num_bytes = products.num_bytes
         head = self._network.get_output_embeddings()
         if self._head is None or head.weight.requires_grad:
@@ -75,11 +78,10 @@ class Decoder:
         num_columns = -(-longest // _COLUMNS) * _COLUMNS
         # Zeros, since a masked column counts 0 times what it holds.
         shape = (num_rows, self._shape.num_kv_heads, num_columns, self._shape.head_size)
-        zeros = partial(torch.zeros, shape, dtype=self._dtype, device=self.device)
+        zeros = partial(torch.zeros, shape, dtype=self._attention_dtype, device=self.device)
         self._keys = [zeros() for _ in self._layers]
         self._values = [zeros() for _ in self._layers]
-        positions_T = torch.arange(num_columns, device=self.device)
-        self._rotations = layers.rotation(self._network, positions_T, self._dtype)
+        self._turns_T1C = layers.turns(self._network, num_columns, self.device)
         self._lengths = [0] * num_rows
         self._lengths_B = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
 
@@ -87,20 +89,26 @@ class Decoder:
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
         """Run one prompt, alone, for as many rows as it will have."""
         tokens_P = torch.tensor(tokens, device=self.device)
-        rotation = self._rotation(torch.arange(len(tokens), device=self.device))
+        num_tokens, num_heads, size = len(tokens), self._shape.num_kv_heads, self._shape.head_size
+        turns_X1C = self._turns_T1C[: len(tokens)].repeat_interleave(num_heads, 0)
         hidden_PH = self._embedding_VH[tokens_P]
         keys: list[Tensor] = []
         values: list[Tensor] = []
         for layer in self._layers:
-            queries_QPD, keys_KPD, values_KPD = (
-                each.transpose(0, 1) for each in layers.heads(layer, hidden_PH, rotation)
+            queries_XGD, keys_XD, values_XD = layers.heads(
+                layer, hidden_PH, turns_X1C, self._attention_dtype
             )
-            keys.append(keys_KPD)
-            values.append(values_KPD)
+            keys.append(keys_XD.view(num_tokens, num_heads, size).transpose(0, 1))
+            values.append(values_XD.view(num_tokens, num_heads, size).transpose(0, 1))
             attended_1QPD = functional.scaled_dot_product_attention(
-                queries_QPD[None], keys_KPD[None], values_KPD[None], is_causal=True, enable_gqa=True
+                queries_XGD.reshape(num_tokens, -1, size).transpose(0, 1)[None],
+                keys[-1][None],
+                values[-1][None],
+                is_causal=True,
+                enable_gqa=True,
             )
-            hidden_PH = layers.after_attention(layer, hidden_PH, attended_1QPD[0].transpose(0, 1))
+            attended_PE = attended_1QPD[0].transpose(0, 1).flatten(1)
+            hidden_PH = layers.after_attention(layer, hidden_PH, attended_PE)
         return Prefilled(keys=keys, values=values, logits_V=self._logits(hidden_PH[-1:])[0])
 
     @torch.inference_mode()
@@ -122,24 +130,19 @@ class Decoder:
     @torch.inference_mode()
     def step(self, tokens_B: Tensor) -> Tensor:
         """Append one token to every row; returns the logits [B, V] of the next."""
-        num_rows = len(self._lengths)
-        rows_B = torch.arange(num_rows, device=self.device)
         num_columns = -(-(max(self._lengths) + 1) // _COLUMNS) * _COLUMNS
-        columns_T = torch.arange(num_columns, device=self.device)
-        is_ahead_B11T = (columns_T > self._lengths_B[:, None])[:, None, None]
-        rotation = self._rotation(self._lengths_B)
+        num_heads = self._shape.num_kv_heads
+        places_X, mask_X1T = self._places(), self._mask(num_columns)
+        turns_X1C = self._turns_T1C[self._lengths_B.repeat_interleave(num_heads)]
         hidden_BH = self._embedding_VH[tokens_B]
         for layer, keys, values in zip(self._layers, self._keys, self._values, strict=True):
-            queries_BQD, keys_BKD, values_BKD = layers.heads(layer, hidden_BH, rotation)
-            keys[rows_B, :, self._lengths_B] = keys_BKD
-            values[rows_B, :, self._lengths_B] = values_BKD
-            attended_BQD = self._attended(
-                queries_BQD,
-                keys[:num_rows, :, :num_columns],
-                values[:num_rows, :, :num_columns],
-                is_ahead_B11T,
+            queries_XGD, keys_XD, values_XD = layers.heads(
+                layer, hidden_BH, turns_X1C, self._attention_dtype
             )
-            hidden_BH = layers.after_attention(layer, hidden_BH, attended_BQD)
+            keys.view(-1, self._shape.head_size).index_copy_(0, places_X, keys_XD)
+            values.view(-1, self._shape.head_size).index_copy_(0, places_X, values_XD)
+            attended_BE = self._attended(queries_XGD, keys, values, mask_X1T)
+            hidden_BH = layers.after_attention(layer, hidden_BH, attended_BE)
         self._lengths_B += 1
         self._lengths = [length + 1 for length in self._lengths]
         return self._logits(hidden_BH)
@@ -154,34 +157,59 @@ class Decoder:
         self._lengths_B = self._lengths_B[torch.tensor(old_rows, device=self.device)]
         self._lengths = [self._lengths[old] for old in old_rows]
 
+    def _places(self) -> Tensor:
+        """Where each row's next token goes for each key and value head, in rows of a flat cache [X], X = B K."""
+        num_rows, num_heads = len(self._lengths), self._shape.num_kv_heads
+        starts_X = torch.arange(num_rows * num_heads, device=self.device) * self._keys[0].shape[2]
+        return starts_X + self._lengths_B.repeat_interleave(num_heads)
+
+    def _mask(self, num_columns: int) -> Tensor:
+        """What is added to the scores [X, 1, T]: minus infinity ahead of the row's next token."""
+        columns_T = torch.arange(num_columns, device=self.device)
+        is_ahead_BT = columns_T > self._lengths_B[:, None]
+        mask_BT = torch.zeros(is_ahead_BT.shape, dtype=self._attention_dtype, device=self.device)
+        mask_BT.masked_fill_(is_ahead_BT, -torch.inf)
+        return mask_BT.repeat_interleave(self._shape.num_kv_heads, 0)[:, None]
+
     def _attended(
-        self, queries_BQD: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, is_ahead_B11T: Tensor
+        self, queries_XGD: Tensor, keys: Tensor, values: Tensor, mask_X1T: Tensor
     ) -> Tensor:
         """One token per row attends to its row of the cache: plain products, which no other row can change."""
-        num_rows, size = len(queries_BQD), self._shape.head_size
-        grouped_BKGD = queries_BQD.reshape(num_rows, self._shape.num_kv_heads, -1, size)
-        scores_BKGT = torch.matmul(grouped_BKGD, keys_BKTD.transpose(-1, -2)).float() * size**-0.5
-        weights_BKGT = scores_BKGT.masked_fill_(is_ahead_B11T, -torch.inf).softmax(-1)
-        return torch.matmul(weights_BKGT.to(self._dtype), values_BKTD).view(num_rows, -1, size)
+        num_groups, _, num_columns = mask_X1T.shape
+        size = self._shape.head_size
+        keys_XTD, values_XTD = (
+            cache.view(-1, cache.shape[2], size)[:num_groups, :num_columns]
+            for cache in (keys, values)
+        )
+        scores_XGT = torch.baddbmm(mask_X1T, queries_XGD, keys_XTD.mT, alpha=size**-0.5)
+        weights_XGT = scores_XGT.softmax(-1)
+        return torch.bmm(weights_XGT, values_XTD).view(len(self._lengths), -1)
 
     def _logits(self, hidden_BH: Tensor) -> Tensor:
         assert self._head is not None, "load comes first"
-        return self._head(layers.rms_norm(hidden_BH, self._norm, self._shape.epsilon))
+        return self._head(self._norm(hidden_BH))
 
-    def _rotation(self, positions_S: Tensor) -> Rotation:
-        return Rotation(self._rotations.cosine[positions_S], self._rotations.sine[positions_S])
-
-    def _fused(self, module: Any, products: Products) -> Layer:
+    def _fused(self, module: Any, products: Products) -> DecodingLayer:
         attention, mlp, shape = module.self_attn, module.mlp, self._shape
-        live, own = layers.live_layer(module, shape), products.own
-        return Layer(
-            query_key_value=products.joined([attention.q_proj, attention.k_proj, attention.v_proj]),
+        live = live_layer(module, shape)
+        norm = partial(self._norm_of, products)
+        heads_norm = None
+        if live.query_norm is not None and live.key_norm is not None:
+            num_queries = shape.num_query_heads // shape.num_kv_heads
+            heads_norm = norm(torch.stack([live.query_norm] * num_queries + [live.key_norm]))
+        return DecodingLayer(
+            query_key_value=products.grouped(
+                [attention.q_proj, attention.k_proj, attention.v_proj], shape.num_kv_heads
+            ),
             out=products.single(attention.o_proj),
-            gate_up=products.joined([mlp.gate_proj, mlp.up_proj]),
+            gate=products.single(mlp.gate_proj),
+            up=products.single(mlp.up_proj),
             down=products.single(mlp.down_proj),
-            attention_norm=own(live.attention_norm),
-            query_norm=None if live.query_norm is None else own(live.query_norm),
-            key_norm=None if live.key_norm is None else own(live.key_norm),
-            mlp_norm=own(live.mlp_norm),
+            attention_norm=norm(live.attention_norm),
+            heads_norm=heads_norm,
+            mlp_norm=norm(live.mlp_norm),
             shape=shape,
         )
+
+    def _norm_of(self, products: Products, weight: Tensor) -> Norm:
+        return Norm(products.own(weight), self._shape.epsilon)

@@ -6,21 +6,34 @@ adapter is multiplied beside. Either way, on a CPU the weights are packed for on
 depend on the other rows (observed for two rows and more).
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from miniverl.engine.layer import Product
 from miniverl.engine.lora import Linear, LoraLinear, write_effective_weight
 from miniverl.engine.nf4 import Nf4Weight
 from miniverl.engine.recipe import Quantization
 
-Joined = Callable[[Tensor], tuple[Tensor, ...]]
-
 _PACKED_ROWS = 16  # the row count that the packed layout is chosen for; any other works
+
+
+class Product(ABC):
+    """x [S, in] -> x W^T (+ bias) [S, out]; what is done to it next can be part of the same operation."""
+
+    @abstractmethod
+    def __call__(self, inputs: Tensor) -> Tensor: ...
+
+    def plus(self, inputs: Tensor, other: Tensor) -> Tensor:
+        return self(inputs).add_(other)
+
+    def times(self, inputs: Tensor, other: Tensor) -> Tensor:
+        return self(inputs).mul_(other)
+
+    def silu(self, inputs: Tensor) -> Tensor:
+        return functional.silu(self(inputs), inplace=True)
 
 
 class Products:
@@ -33,14 +46,19 @@ class Products:
         self._is_quantised = over is not None
         self.num_bytes = 0
 
-    def joined(self, layers: Sequence[Linear]) -> Joined:
-        """x -> the outputs of several layers of one input."""
+    def grouped(self, layers: Sequence[Linear], num_groups: int) -> Product:
+        """The outputs of several layers of one input: first the first group of each, then the second of each, ..."""
         if self._is_quantised:
-            return partial(_each, [self._beside(layer) for layer in layers])
-        return partial(_split, self._merged(layers), [layer.weight.shape[0] for layer in layers])
+            return _Grouped([self._beside(layer) for layer in layers], num_groups)
+        weights = [self._merged(layer) for layer in layers]
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        bias = self.own(_by_groups(biases, num_groups)) if biases else None
+        return self._held(_by_groups(weights, num_groups), bias)
 
     def single(self, layer: Linear) -> Product:
-        return self._beside(layer) if self._is_quantised else self._merged([layer])
+        if self._is_quantised:
+            return self._beside(layer)
+        return self._held(self._merged(layer), _bias(layer, self._dtype))
 
     def own(self, weight: Tensor) -> Tensor:
         """The weight in the type of the products."""
@@ -48,28 +66,24 @@ class Products:
         self.num_bytes += 0 if owned.data_ptr() == weight.data_ptr() else owned.nbytes
         return owned
 
-    def _merged(self, layers: Sequence[Linear]) -> Product:
-        """x -> x W^T (+ bias) for the layers' weights one below the other."""
-        sizes = [layer.weight.shape[0] for layer in layers]
-        weight = self._like.new_empty(sum(sizes), layers[0].weight.shape[1])
-        for layer, part in zip(layers, weight.split(sizes), strict=True):
-            write_effective_weight(layer, part)
-        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        bias = torch.cat(biases).detach().to(self._dtype) if biases else None
-        return self._held(weight.to(self._dtype), bias)
+    def _merged(self, layer: Linear) -> Tensor:
+        """Its weight with its adapter."""
+        weight = self._like.new_empty(layer.weight.shape)
+        write_effective_weight(layer, weight)
+        return weight.to(self._dtype)
 
     def _beside(self, layer: Linear) -> Product:
         """x -> x W^T (+ bias) + (x A^T) (scale B)^T."""
-        bias = None if layer.bias is None else layer.bias.detach().to(self._dtype)
+        bias = _bias(layer, self._dtype)
         if isinstance(layer.weight, Nf4Weight):
-            base: Product = partial(_unpacked, layer.weight, bias, self._dtype)
+            base: Product = _Unpacked(layer.weight, bias, self._dtype)
         else:
             base = self._held(layer.weight.detach().to(self._dtype), bias)
         if not isinstance(layer, LoraLinear):
             return base
         down = self._held(layer.lora_A.detach().to(self._dtype), None)
         up = self._held((layer.scale * layer.lora_B.detach()).to(self._dtype), None)
-        return partial(_with_adapter, base, down, up)
+        return _WithAdapter(base, down, up)
 
     def _held(self, weight: Tensor, bias: Tensor | None) -> Product:
         self.num_bytes += weight.nbytes + (0 if bias is None else bias.nbytes)
@@ -77,11 +91,9 @@ class Products:
 
 
 def product(weight: Tensor, bias: Tensor | None) -> Product:
-    """x -> x W^T (+ bias)."""
-    if weight.device.type == "cpu" and _can_pack(weight.dtype):
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_ROWS)
-        return partial(_packed_linear, packed, bias)
-    return partial(_linear, weight, bias)
+    """Packed, where this device and type can be."""
+    can_be_packed = weight.device.type == "cpu" and _can_pack(weight.dtype)
+    return _Packed(weight, bias) if can_be_packed else _Plain(weight, bias)
 
 
 def _can_pack(dtype: torch.dtype) -> bool:
@@ -92,26 +104,85 @@ def _can_pack(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or bool(is_bfloat16)
 
 
-def _each(products: Sequence[Product], inputs: Tensor) -> tuple[Tensor, ...]:
-    return tuple(each(inputs) for each in products)
+class _Packed(Product):
+    """By oneDNN, which adds, multiplies and activates as it writes."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_ROWS)
+        self._bias = bias
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return self._then("none", inputs)
+
+    def plus(self, inputs: Tensor, other: Tensor) -> Tensor:
+        return self._with("add", inputs, other)
+
+    def times(self, inputs: Tensor, other: Tensor) -> Tensor:
+        return self._with("mul", inputs, other)
+
+    def silu(self, inputs: Tensor) -> Tensor:
+        return self._then("swish", inputs)
+
+    def _then(self, name: str, inputs: Tensor) -> Tensor:
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs, self._weight, self._bias, name, [], ""
+        )
+        return outputs
+
+    def _with(self, name: str, inputs: Tensor, other: Tensor) -> Tensor:
+        outputs: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            inputs, other, self._weight, self._bias, name
+        )
+        return outputs
 
 
-def _split(joined: Product, sizes: list[int], inputs: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(joined(inputs), sizes, -1)
+class _Plain(Product):
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return functional.linear(inputs, self._weight, self._bias)
 
 
-def _with_adapter(base: Product, down: Product, up: Product, inputs: Tensor) -> Tensor:
-    return base(inputs) + up(down(inputs))
+class _Unpacked(Product):
+    """Of weights that are taken back from their 4 bits each time."""
+
+    def __init__(self, weight: Nf4Weight, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._dtype = dtype
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return product(self._weight.dense(self._dtype), self._bias)(inputs)
 
 
-def _unpacked(weight: Nf4Weight, bias: Tensor | None, dtype: torch.dtype, inputs: Tensor) -> Tensor:
-    return product(weight.dense(dtype), bias)(inputs)
+class _WithAdapter(Product):
+    def __init__(self, base: Product, down: Product, up: Product) -> None:
+        self._base = base
+        self._down = down
+        self._up = up
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return self._up.plus(self._down(inputs), self._base(inputs))
 
 
-def _linear(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    return functional.linear(inputs, weight, bias)
+class _Grouped(Product):
+    def __init__(self, parts: Sequence[Product], num_groups: int) -> None:
+        self._parts = parts
+        self._num_groups = num_groups
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return _by_groups([part(inputs) for part in self._parts], self._num_groups, axis=-1)
 
 
-def _packed_linear(packed: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, packed, bias, "none", [], "")
-    return outputs
+def _by_groups(parts: Sequence[Tensor], num_groups: int, axis: int = 0) -> Tensor:
+    """Each part cut into as many groups along the axis; the first of each, the second of each, ..."""
+    cut = [part.unflatten(axis, (num_groups, -1)) for part in parts]
+    if axis < 0:
+        return torch.cat(cut, -1).flatten(-2)
+    return torch.cat(cut, 1).flatten(0, 1)
+
+
+def _bias(layer: Linear, dtype: torch.dtype) -> Tensor | None:
+    return None if layer.bias is None else layer.bias.detach().to(dtype)
