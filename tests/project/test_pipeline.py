@@ -2,9 +2,12 @@
 
 Each test starts from a work tree in which the pipeline has run once. DVC keeps no promise about
 inputs, restores old results and deletes outputs before a command runs: what holds against that is
-tested here.
+tested here. Only the stand-in can be a machine with another driver, a measurement that breaks off, or
+one that waits. The same stages with the real command, from fetching to the pages, are run twice by
+`make repro` in .ci/run, in a clean clone with an empty cache; the report stage has it here too.
 """
 
+import configparser
 import importlib.util
 import json
 import os
@@ -12,15 +15,18 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ruamel.yaml import YAML
 
 from miniverl.compiler.whole import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 AS = ("-c", "user.name=a", "-c", "user.email=a@b")
+DVC = (sys.executable, "-m", "dvc")
 RECORD = Path("build/dvc/records/smollm2-grpo.json")
 PARTS = (
     ".dvc/config",
@@ -40,7 +46,8 @@ case $1 in
   fetch) echo pinned ;;
   compile) echo recipe | write "$4"; echo report | write "$6" ;;
   doctor) echo "driver $DRIVER" | write "$3" ;;
-  bench) echo "driver $DRIVER, $(wc -l <"$CALLS") calls, exit ${CODE:-0}" | write "$4" ;;
+  bench) while [ -n "$WAIT" ] && [ ! -e "$WAIT" ]; do sleep 0.05; done
+    echo "driver $DRIVER, $(wc -l <"$CALLS") calls, exit ${CODE:-0}" | write "$4" ;;
   check) grep -v 'exit [13]' "$2" || exit 1 ;;
   site) echo page | write "$3/index.html"; echo '{}' | write "$5/metrics.json"; echo '[]' | write "$5/steps.json" ;;
 esac
@@ -55,27 +62,43 @@ class Tree:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def repro(self, *, driver: str = "1", fail: str = "", code: str = "0") -> tuple[int, list[str]]:
+    def repro(
+        self, *targets: str, driver: str = "1", fail: str = "", code: str = "0"
+    ) -> tuple[int, list[str]]:
         """DVC's exit code, and the miniverl commands that it ran."""
+        stand_in = {"DRIVER": driver, "FAIL": fail, "CODE": code}
+        done = self.dvc("repro", *targets, **stand_in)
+        return done.returncode, self.calls()
+
+    def dvc(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self.run(*DVC, *arguments, **self.forget_calls(), **variables)
+
+    def forget_calls(self) -> dict[str, str]:
+        """Where the stand-in writes down those that come."""
         calls = self.folder / "build" / "calls"
         calls.parent.mkdir(exist_ok=True)
         calls.write_text("")
-        stand_in = {"CALLS": str(calls), "DRIVER": driver, "FAIL": fail, "CODE": code}
-        done = self.run(sys.executable, "-m", "dvc", "repro", **stand_in)
-        return done.returncode, [line.split()[0] for line in calls.read_text().splitlines()]
+        return {"CALLS": str(calls)}
+
+    def calls(self) -> list[str]:
+        text = (self.folder / "build" / "calls").read_text()
+        return [line.split()[0] for line in text.splitlines()]
 
     def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        home = self.folder.parent / "home"
-        environment = os.environ | {"HOME": str(home), "DVC_SITE_CACHE_DIR": str(home / "site")}
-        environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
         return subprocess.run(
             command,
             check=False,
             cwd=self.folder,
-            env=environment | variables,
+            env=self.environment() | variables,
             capture_output=True,
             text=True,
         )
+
+    def environment(self) -> dict[str, str]:
+        home = self.folder.parent / "home"
+        environment = os.environ | {"HOME": str(home), "DVC_SITE_CACHE_DIR": str(home / "site")}
+        environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
+        return environment
 
     def record(self) -> str:
         return (self.folder / RECORD).read_text()
@@ -138,6 +161,9 @@ def test_a_clone_without_a_remote_measures_everything_once(tree: Tree, tmp_path:
     tree.run("git", "clone", "--quiet", str(tree.folder), str(clone.folder))
 
     everything = ["fetch", "fetch", "compile", "doctor", "bench", "check", "site"]
+    # A dry run in a clone lacks every input that a stage would make.
+    assert clone.dvc("repro", "--dry", "--allow-missing").returncode == 0
+    assert clone.calls() == []
     assert clone.repro() == (0, everything)
     assert clone.repro() == (0, ["doctor"])
 
@@ -155,18 +181,18 @@ def test_metrics_and_plots_of_two_commits_are_told_without_a_network(
     for slowness in (1.0, 2.0):
         run = (example.Plan(slowness=slowness),)
         write_json(tree.folder / RECORD, example.measured(tmp_path / str(slowness), run))
-        done = tree.run(sys.executable, "-m", "dvc", "repro", "-f", "-s", "report", PATH=path)
+        done = tree.run(*DVC, "repro", "-f", "-s", "report", PATH=path)
         assert done.returncode == 0, done.stderr
         if slowness == 1.0:
             tree.run("git", "add", "--all")
             tree.run("git", *AS, "commit", "--quiet", "--message", "before")
 
-    told = tree.run(sys.executable, "-m", "dvc", "metrics", "diff", "--json")
+    told = tree.run(*DVC, "metrics", "diff", "--json")
     (changes,) = json.loads(told.stdout).values()
     update = changes["smollm2-grpo.steady_state_median_seconds.actor_update"]
     assert (update["old"], update["new"], update["diff"]) == (5.0, 10.0, 5.0)
 
-    drawn = tree.run(sys.executable, "-m", "dvc", "plots", "diff", "-o", str(tmp_path / "plots"))
+    drawn = tree.run(*DVC, "plots", "diff", "-o", str(tmp_path / "plots"))
     assert drawn.returncode == 0, drawn.stderr
     page = (tmp_path / "plots" / "index.html").read_text("utf-8")
     assert "smollm2-grpo, launch 1" in page
@@ -200,3 +226,65 @@ def test_an_input_that_fails_its_pin_stops_everything(tree: Tree) -> None:
     (tree.folder / "bench" / "pins" / "changed.yaml").write_text("changed: true\n")
     code, commands = tree.repro(fail="fetch", code="3")
     assert (code, commands) == (255, ["fetch"])
+
+
+def test_one_workload_is_named_by_its_stage(tree: Tree) -> None:
+    """What the gate of one takes, and nothing behind it."""
+    params = tree.folder / "params.yaml"
+    params.write_text(params.read_text() + "  - tiny-grpo\n")
+
+    assert tree.repro("--glob", "gate@tiny-*") == (0, ["compile", "doctor", "bench", "check"])
+    assert (tree.folder / RECORD).with_name("tiny-grpo.json").exists()
+
+
+def test_a_second_pipeline_beside_a_running_one_is_refused_and_disturbs_nothing(
+    tree: Tree, tmp_path: Path
+) -> None:
+    """A card is measured by one at a time."""
+    go_on = tmp_path / "go on"
+    variables = tree.environment() | tree.forget_calls() | {"DRIVER": "2", "WAIT": str(go_on)}
+    first = subprocess.Popen(
+        [*DVC, "repro"], cwd=tree.folder, env=variables, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while "bench" not in tree.calls() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    second = tree.run(*DVC, "repro", "--force", CALLS=os.devnull, DRIVER="3")
+    go_on.touch()
+    first.communicate()
+
+    assert second.returncode == 255
+    assert "is busy, it is being blocked by" in second.stderr
+    assert first.returncode == 0
+    assert tree.record().startswith("driver 2,")
+
+
+def test_without_git_the_pipeline_runs_as_make_has_it(tree: Tree) -> None:
+    """As in an exported tree or an image."""
+    shutil.rmtree(tree.folder / ".git")
+    (setting,) = re.findall(r"test -e \.git \|\| \S+dvc (.*)", (ROOT / "Makefile").read_text())
+    assert tree.run(*DVC, *setting.split()).returncode == 0
+
+    assert tree.repro(driver="2") == (0, ["doctor", "bench", "check", "site"])
+
+
+def test_the_pipeline_stays_clear_of_what_dvc_is_known_to_do() -> None:
+    """docs/adr/0001. Stages cost time even where nothing is done; a hash of gigabytes more."""
+    pipeline = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+    assert [
+        path.parent for path in ROOT.glob("*/dvc.yaml")
+    ] == []  # `dvc repro` sees the root's alone
+    assert len(pipeline) < 20
+    text = (ROOT / "dvc.yaml").read_text()
+    assert set(re.findall(r"\$\{(.*?)\}", text)) == {"item", "workloads"}  # no variables of a shell
+    assert not re.search(r"[\[{,]\s*\$\{", text)  # nor a template within [] or {}, unquoted
+    assert "import-url" not in text
+    assert pipeline["probe"]["always_changed"]
+
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / ".dvc" / "config")
+    assert {
+        name: settings["core"][name] for name in ("analytics", "check_update", "autostage")
+    } == (dict.fromkeys(("analytics", "check_update", "autostage"), "false"))
+    assert not settings.has_option("cache", "type")  # links make outputs read-only
+    assert "dvc.lock" not in (ROOT / ".gitignore").read_text()  # an ignored one stops every command
