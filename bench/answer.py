@@ -30,7 +30,8 @@ _SHOWN_CHARACTERS = 240
 def answers(command: Callable[..., Exit]) -> Callable[..., Exit]:
     """A command whose Problems end it with their text, their JSON if `as_json`, and their exit code.
 
-    What the operating system refuses is one of them, where nobody below knew more about it.
+    What the operating system refuses is one of them, where nobody below knew more about it; so is a package that is
+    not there: who compiles alone has no torch.
     """
 
     @functools.wraps(command)
@@ -39,12 +40,27 @@ def answers(command: Callable[..., Exit]) -> Callable[..., Exit]:
             return command(*arguments, **options)
         except Problems as error:
             return refuse(error, as_json=options.get("as_json", False))
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("miniverl"):
+                raise
+            return refuse(_lacking(error.name), as_json=options.get("as_json", False))
         except OSError as error:
             path = None if error.filename is None else Path(os.fsdecode(error.filename))
             told = denied(error, path, "cannot be used")
             return refuse(told, as_json=options.get("as_json", False))
 
     return answered
+
+
+def _lacking(module: str) -> CannotHere:
+    problem = Problem(
+        field="package",
+        value=module.partition(".")[0],
+        origin="this environment",
+        reason="The package is not installed here: what compiles needs it not, and this does",
+        fix="Run make setup; without a checkout, install miniverl with its extra `run`",
+    )
+    return CannotHere([problem])
 
 
 def refuse(error: Problems, *, as_json: bool) -> Exit:

@@ -62,8 +62,9 @@ def compile_(
     workload:NAME; overrides are Hydra's. With --config-path and
     --config-name there is no SOURCE. A script is read and never run: --env and --arg give what it would get from
     outside. --gpu counts memory from the config.json of each bound model, or of --model-config.
-    Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME, and
-    critic=FOLDER, reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER where the launch has them.
+    Bindings are model=FOLDER, train=FILE, validation=FILE or none, reward=NAME, compute_dtype=NAME, adapter=FOLDER,
+    quantization=nf4, and critic=FOLDER, reward_model=FOLDER, teacher=FOLDER or teacher.KEY=FOLDER where the launch
+    has them.
     """
     from miniverl.bench import capacity, compiled_view
     from miniverl.bench.progress import bars

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @json_option
 @answers
 def corpus(check: bool, upstream: Path | None, as_json: bool) -> Exit:
-    """Compile upstream's official launches and launches derived from them.
+    """Compile upstream's official launches, and ours of them.
 
     In a checkout, writes the manifest and docs/compatibility.md. With --check, --upstream or --json nothing
     is written. Exit code 1 if anything is not as expected.

@@ -30,8 +30,9 @@ def handoff(
     python: Path | None,
     as_json: bool,
 ) -> Exit:
-    """Write a finished run as a bundle for upstream's own trainer, or check a bundle.
+    """Write a run as a bundle for verl itself, or check one.
 
+    RUN is the folder of a run that has ended.
     --check computes everything again: exit code 1 for a bundle that is not as it was written, or that upstream
     refuses; it is `launchable` only where the pinned verl is installed and accepts it.
     """

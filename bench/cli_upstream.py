@@ -15,7 +15,7 @@ from miniverl.bench.exits import Exit
 @json_option
 @answers
 def drift(against: str, profile: str | None, output: Path | None, as_json: bool) -> Exit:
-    """Say what another release of verl changes of what the verdicts rest on.
+    """Say which verdicts another release of verl touches.
 
     Both wheels are fetched, and read without running them. Exit code 1 if a verdict is touched.
     """

@@ -335,6 +335,23 @@ def test_a_full_disk_exits_3_and_leaves_no_part_of_a_file(place: Path) -> None:
     assert content(place) == before
 
 
+def test_where_only_what_compiles_is_installed_a_run_is_refused(tmp_path: Path) -> None:
+    """As after `make setup-compile`: pyarrow is the first package that is not there."""
+    program = "import sys; sys.modules['pyarrow'] = None; from miniverl.bench.cli import main; "
+    program += "sys.exit(main(sys.argv[1:]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "bench", "tiny-grpo", "--json"],
+        check=False,
+        capture_output=True,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert ended.returncode == 3
+    reason = "The package is not installed here"
+    require_told(ended.stderr, json.loads(ended.stdout), "package", reason)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_is_not_here_is_there(name: str) -> None:
     path, test = ELSEWHERE[name]
