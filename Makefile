@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench bench-resume learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
+.PHONY: help bench bench-resume gpu-check learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -51,6 +51,14 @@ test: setup-test fetch lint types ## run every test that this machine can run
 
 chaos: setup-test ## kill 450 runs wherever they are, resume them, compare every byte [CHAOS="--grpo 20 --seed 2"]
 	@$(BIN)/python tests/chaos/chaos.py $(CHAOS)
+
+# A foreign stack's Python, which needs nothing of ours; unset: ours.
+DEVICE ?= cuda
+GPU_PYTHON ?= $(BIN)/python
+gpu-check: setup ## decoder, NF4, kill and resume, and the Qwen3 workloads on a device, on any torch 2.11 to 2.14 [DEVICE=cpu GPU_PYTHON=python3.12]
+	@rm -rf build/gpu-check && $(BIN)/python tests/gpu/gpu_check.py --pack build/gpu-check/carry
+	@$(GPU_PYTHON) tests/gpu/gpu_check.py --carry build/gpu-check/carry --out build/gpu-check/out --device '$(DEVICE)'
+	@$(BIN)/python tests/gpu/gpu_check.py --records build/gpu-check/out --carry build/gpu-check/carry
 
 conformance: setup-test fetch ## compare every function with the pinned upstream's, and write docs/conformance.md
 	@$(BIN)/python tests/conformance/table.py

@@ -1,4 +1,4 @@
-"""In which type a device computes: what a workload that leaves it open gets, and why.
+"""In which type a device computes, and by which attention: what a workload that leaves it open gets, and why.
 
 One type for every model that samples, scores or is updated; adapters, trained weights and their optimizer are float32
 beside it. float16 is never chosen: its gradients vanish unless they are scaled, and a scaler skips updates.
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from miniverl.engine.recipe import Dtype
 
+# As engine/identity.py lets them in; memory-efficient attention and cuDNN's add up in no fixed order.
+ATTENTION = "Attention takes torch's flash kernel or the plain one: the others have no deterministic backward"
 _BFLOAT16_SINCE = (8, 0)  # compute capability: Ampere
 
 

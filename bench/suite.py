@@ -162,18 +162,20 @@ def prepare(request: Request, progress: Progress) -> Plan:
         roofline=None if blocked else _roofline(chosen, found, compiled),
         blocked=blocked,
         telemetry_hz=request.telemetry_hz,
-        notes=tuple(_notes(chosen_workload, replaced, types)),
+        notes=tuple(_notes(chosen_workload, chosen.profile.device, replaced, types)),
     )
 
 
 def _notes(
-    chosen: Workload, replaced: str | None, types: precision.Precision
+    chosen: Workload, device: str, replaced: str | None, types: precision.Precision
 ) -> Iterator[tuple[str, str]]:
     """What was decided for this machine, and why: a finding's code and its sentence."""
     if replaced is not None:
         yield "stand_in", replaced
     if chosen.bindings.compute_dtype == "auto":
         yield "precision", types.sentence
+    if device == "cuda":
+        yield "attention", precision.ATTENTION
 
 
 def _roofline(chosen: gpu.Chosen, found: gpu.Found, compiled: Compiled) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def compile_named(
         device, capability = of.device, of.compute_capability
     types = precision.precision(device, capability)
     compiled = compile_workload(chosen, None, overrides, types.compute, progress)
-    return compiled, [text for _, text in _notes(chosen, replaced, types)]
+    return compiled, [text for _, text in _notes(chosen, device, replaced, types)]
 
 
 def compile_workload(

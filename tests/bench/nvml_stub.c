@@ -4,6 +4,7 @@
  *   hot      the same, slowed down for heat and at its power limit
  *   lost     the same, until the card falls off the bus
  *   crash    the same, until the library crashes
+ *   wddm     a driver under Windows, which tells all but what one process holds
  *   bare     an old driver: few functions, the others answer "not supported" or are refused
  *   hidden   the driver is there and lists no card
  *   broken   the driver does not answer
@@ -34,7 +35,7 @@ static int behaves(const char *how) {
     return strcmp(set ? set : "card", how) == 0;
 }
 
-static int is_full(void) { return behaves("full") || behaves("hot") || behaves("lost") || behaves("crash"); }
+static int is_full(void) { return behaves("full") || behaves("hot") || behaves("lost") || behaves("crash") || behaves("wddm"); }
 
 static int answer(unsigned *to, unsigned value) {
     if (!is_full()) return FUNCTION_NOT_FOUND;
@@ -99,7 +100,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(device card, unsigned *count, struct
     if (there) {
         processes[0] = (struct process){(unsigned)atoi(pid), 2ull << 30, 0, 0};
         processes[1] = (struct process){1, 1ull << 30, 0, 0};
-        if (behaves("bare")) processes[0].used = ~0ull; /* "not available", as under Windows' display driver */
+        if (behaves("bare") || behaves("wddm")) processes[0].used = ~0ull; /* "not available", as under Windows' display driver */
     }
     return SUCCESS;
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from miniverl.bench import telemetry
+from miniverl.bench import measure, telemetry
 from miniverl.bench.gpu import Card, Found, choose
 from miniverl.bench.gpu_profile import profiles
 from miniverl.bench.nvml import Status
@@ -234,6 +234,17 @@ def test_what_a_driver_does_not_tell_is_a_status_and_never_zero(stub: Path) -> N
     assert readings["process_bytes"] == Status.NOT_SUPPORTED
     assert readings["power_watts"] == Status.NO_PERMISSION
     assert 0 not in readings.values()
+
+
+def test_under_windows_the_card_is_measured_and_the_process_is_not_and_the_record_says_so(
+    stub: Path,
+) -> None:
+    readings = _read(stub, NVML_STUB="wddm")["readings"]
+    assert (readings["device_bytes"], readings["power_watts"]) == (3 * GIB, 212.5)
+    assert readings["process_bytes"] == Status.NOT_SUPPORTED
+    samples = [{"monotonic_seconds": float(second), **readings} for second in range(3)]
+    fields = measure._fields(samples)
+    assert (fields["process_bytes"], fields["device_bytes"]) == ("not_supported", "measured")
 
 
 def test_a_process_that_the_driver_does_not_list_is_not_measured(stub: Path) -> None:

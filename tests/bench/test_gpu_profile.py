@@ -1,17 +1,20 @@
 """GPU profiles: documents that are valid, which card each takes, and what is computed in on it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from miniverl.bench import obstacle, stack
+from miniverl.bench import obstacle, stack, suite
 from miniverl.bench.document import load
 from miniverl.bench.gpu import Card, Found, choose, default_workloads
-from miniverl.bench.gpu_profile import parse, profiles
+from miniverl.bench.gpu_profile import Limits, parse, profiles
 from miniverl.bench.precision import precision
-from miniverl.bench.workload import names
+from miniverl.bench.workload import Contract, names
+from miniverl.compiler.upstream import quiet
+from miniverl.engine.problem import WrongCall
 
 DOCUMENTS = Path(__file__).parents[2] / "bench" / "gpus"
 GIB = 1 << 30
@@ -102,8 +105,6 @@ def plain() -> dict[str, Any]:
 
 
 def problems(plain: dict[str, Any]) -> dict[str, str]:
-    from miniverl.engine.problem import WrongCall
-
     with pytest.raises(WrongCall) as caught:
         parse(plain, "mine.yaml")
     assert {problem.origin for problem in caught.value.problems} == {"mine.yaml"}
@@ -132,6 +133,25 @@ def test_a_profile_of_a_card_states_all_of_it(plain: dict[str, Any]) -> None:
         "gpu.data_sheet": "stated for a card, as the others are",
         "gpu.limits": "stated for a card, as the others are",
     }
+
+
+def test_a_card_that_is_too_small_is_told_the_smallest_change_that_fits(tmp_path: Path) -> None:
+    compiled, _ = suite.compile_named("tiny-opd-k1", (), "4080", quiet)
+    chosen = choose("4080", False, found("NVIDIA GeForce RTX 4080", 16.0))
+    room = Contract(device_hours=1, peak_reserved_gib=1, peak_rss_gib=1, disk_gib=0.001)
+    assert obstacle.of_room(compiled, chosen, room, tmp_path) is None
+
+    limits = replace(chosen.profile, limits=Limits(reserved_gib=0.15))
+    small = replace(chosen, profile=limits)
+    blocked = obstacle.of_room(compiled, small, room, tmp_path)
+    assert blocked is not None
+    assert blocked.code == "does_not_fit"
+    (problem,) = blocked.problems
+    assert problem.origin == "NVIDIA GeForce RTX 4080"
+    assert re.fullmatch(
+        r"The update phase takes \d\.\d GiB, and 0\.7 GiB are there", problem.reason
+    )
+    assert problem.fix.startswith("With actor_rollout_ref.actor.ppo_max_token_len_per_gpu=")
 
 
 def test_a_stack_that_is_too_old_for_the_card_blocks(plain: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from miniverl.bench import shape
+from miniverl.bench import seeded_weights
 from miniverl.bench.pin import ShapePin, pin, pins
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.footprint import model_shape, parameters
@@ -36,7 +36,7 @@ FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "
 def written(folder: Path, config: dict[str, Any], seed: int = 1) -> dict[str, torch.Tensor]:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    shape.write_weights(folder / "model.safetensors", config, seed, quiet, "a test")
+    seeded_weights.write_weights(folder / "model.safetensors", config, seed, quiet, "a test")
     return load_file(folder / "model.safetensors")
 
 
@@ -64,7 +64,7 @@ def test_a_pinned_shape_is_of_a_config_that_transformers_reads_and_of_its_tensor
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     del expected["lm_head.weight"]  # it is the embedding
 
-    assert shape.tensor_sizes(model_shape(chosen.config, name)) == expected
+    assert seeded_weights.tensor_sizes(model_shape(chosen.config, name)) == expected
 
 
 def test_the_qwen3_shapes_have_as_many_parameters_as_the_models() -> None:
@@ -93,6 +93,6 @@ def test_weights_are_a_function_of_the_seed_and_the_tensors_name(tmp_path: Path)
 
 def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
     values = np.random.RandomState(1).standard_normal(1000).astype(np.float32)
-    ours = torch.frombuffer(bytearray(shape._bfloat16(values)), dtype=torch.bfloat16)
+    ours = torch.frombuffer(bytearray(seeded_weights._bfloat16(values)), dtype=torch.bfloat16)
 
     assert torch.equal(ours, torch.from_numpy(values).to(torch.bfloat16))

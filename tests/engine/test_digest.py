@@ -45,6 +45,18 @@ def test_rows_keep_their_digest_through_parquet_whatever_fields_each_has(tmp_pat
     assert rows_sha256(read_rows(path)) == rows_sha256(rows)
 
 
+def test_rows_in_json_lines_are_those_of_parquet_and_a_bad_line_is_named(tmp_path):
+    rows = [{"prompt": [{"role": "user", "content": "1?"}], "extra_info": {"index": 0, "of": None}}]
+    lines, table = tmp_path / "rows.jsonl", tmp_path / "rows.parquet"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), table)
+    assert rows_sha256(read_rows(lines)) == rows_sha256(read_rows(table))
+    for text in ('{"a": 1, "a": 2}\n', "[1]\n", "{"):
+        lines.write_text(text)
+        with pytest.raises(WrongCall, match="cannot be read as JSON lines"):
+            read_rows(lines)
+
+
 def test_rows_without_canonical_json_are_all_named():
     rows = [{"a": 1}, {"a": float("nan")}, {"a": b"bytes"}, {"a": 2**60}]
     with pytest.raises(WrongCall) as raised:

@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 HELD = {
     "make": "sets up an environment, trains, builds or reaches for a network; make itself reads it, with -n",
     "miniverl bench": "minutes of training; tests/bench/test_suite.py measures",
+    "miniverl peers": "minutes of measuring; tests/bench/test_peers.py asks a contestant and judges",
     "miniverl run recipe.json": "trains a recipe of the reader; tests/bench/test_run_folder.py runs one",
     "miniverl run build/try": "test_the_quickstart_is_what_happens executes it",
     "miniverl run --watch": "follows a run of the reader; tests/bench/test_run_folder.py follows one",
@@ -35,6 +36,7 @@ HELD = {
     "miniverl compile SOURCE": "says what may be given",
     "miniverl compile --config-path DIR": "says what may be given",
     "miniverl compile launch:grpo --bind model=FOLDER": "takes files of the reader; tests/bench/test_cli.py binds some",
+    "miniverl compile workload:qwen3": "makes or downloads gigabytes of weights; tests/bench/test_workload.py compiles its small form",
     "miniverl compile ...": "continues a command that stands elsewhere",
     "miniverl compile hydra:ppo_trainer": "test_the_readme_shows_what_its_compile_command_prints executes it",
     "miniverl check RECORD": "says what may be given",

@@ -46,7 +46,7 @@ def _refuse(code: int) -> NoReturn:
 
 def _full() -> None:
     """A question that only a driver which knows everything answers."""
-    if not _behaves("full", "hot", "lost", "crash"):
+    if not _behaves("full", "hot", "lost", "crash", "wddm"):
         _refuse(NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
@@ -104,7 +104,7 @@ def nvmlDeviceGetComputeRunningProcesses(card: object) -> list[Any]:
     pid = os.environ.get("NVML_STUB_PID")
     if not pid:
         return []
-    held = None if _behaves("bare") else 2 << 30
+    held = None if _behaves("bare", "wddm") else 2 << 30
     return [
         SimpleNamespace(pid=int(pid), usedGpuMemory=held),
         SimpleNamespace(pid=1, usedGpuMemory=1 << 30),
