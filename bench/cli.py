@@ -16,6 +16,7 @@ from miniverl.bench.cli_compile import compile_, explain, run
 from miniverl.bench.cli_corpus import corpus
 from miniverl.bench.cli_handoff import handoff
 from miniverl.bench.cli_inspect import export, inspect
+from miniverl.bench.cli_peers import peers
 from miniverl.bench.cli_publish import migrate, publish, site
 from miniverl.bench.cli_records import check, compare
 from miniverl.bench.cli_upstream import drift
@@ -41,7 +42,7 @@ def cli() -> None:
 
 
 COMMANDS = (
-    compile_, explain, corpus, drift, run, inspect, export, handoff, bench, fetch, doctor, check, compare, publish, migrate, site,
+    compile_, explain, corpus, drift, run, inspect, export, handoff, bench, peers, fetch, doctor, check, compare, publish, migrate, site,
 )  # fmt: skip
 for command in COMMANDS:
     cli.add_command(command)

@@ -17,19 +17,13 @@ from miniverl.bench import validate
 from miniverl.bench.answer import FILE, answers
 from miniverl.bench.exits import Exit
 from miniverl.bench.launch_values import is_number
+from miniverl.bench.picture import document
 from miniverl.bench.plot import Axes, Series, lines
 from miniverl.compiler.whole import write_text
 from miniverl.engine.problem import Problem, WrongCall
 
 Json = Mapping[str, Any]
 
-# A picture of its own has no page to take its colours from.
-_STYLE = (
-    "svg{background:#fff;font:11px system-ui,sans-serif}text{fill:#60666d}"
-    ".mid{text-anchor:middle}.end{text-anchor:end}.grid{stroke:#eceef0}.axis{stroke:#60666d}"
-    ".line{fill:none;stroke-width:1.8}.l0{stroke:#3b6ea8}.l1{stroke:#d98a3a}.l2{stroke:#5a9c7a}"
-    ".s0{fill:#3b6ea8}.s1{fill:#d98a3a}.s2{fill:#5a9c7a}"
-)
 _HEADINGS = (
     "seed",
     "reward, first third",
@@ -89,9 +83,7 @@ def curve(records: Sequence[Json]) -> str:
         y="reward",
         counts_x=True,
     )
-    svg = lines(axes, series)
-    opening, _, rest = svg.partition(">")
-    return f'{opening} xmlns="http://www.w3.org/2000/svg"><style>{_STYLE}</style>{rest}\n'
+    return document(lines(axes, series))
 
 
 def _rewards(of: Json) -> list[tuple[float, float]]:

@@ -1,7 +1,7 @@
-"""Fills .venv from the hash locks: `python3 containers/install.py [run|compile|test|data|stack]`.
+"""Fills .venv from the hash locks: `python3 containers/install.py [run|compile|test|data|stack|peers]`.
 
 MINIVERL_STACK names the stack, where it is not to be found out; MINIVERL_VENV another folder than
-.venv, for a second stack beside the first.
+.venv, for a second stack beside the first, or for the peers, which stand alone.
 
 Each part that is installed leaves its lock as a copy in .venv/installed-X.Y/, written after the
 last of its packages. A copy that equals the lock means nothing to do; any other state means to
@@ -46,6 +46,7 @@ PARTS = {
     "compile": ["compile"],
     "test": ["stack", "test"],
     "data": ["stack", "data"],
+    "peers": ["peers"],
 }
 SOURCES = "# Built from source, after everything above is installed:"  # as lock.py writes it
 CANNOT_HERE = 3  # the exit code for "this machine cannot"
@@ -95,6 +96,8 @@ def main() -> None:
     stack = os.environ.get("MINIVERL_STACK") or installed_stack()
     if stack and stack not in STACKS:
         stop(f"MINIVERL_STACK={stack}: there is no such stack, but {', '.join(STACKS)}")
+    if target == "peers" and is_installed("peers"):
+        return
     ready = [installed_stack(), "compile"] if target == "compile" else [stack]
     if any(is_complete(parts, each) for each in ready if each):
         return
@@ -113,7 +116,7 @@ def main() -> None:
             say(sentence(lock, facts_of(lock), sum(map(len, entries))))
     for lock, (wheels, sources) in plan.items():
         install_lock(pip, lock, wheels, sources)
-    if target == "stack":  # an image gets the code in a layer of its own
+    if target in ("stack", "peers"):  # an image gets the code in a layer of its own, the peers none
         return
     install_project(pip)
     say(f"Ready: {VENV.name}/bin/miniverl")
@@ -139,6 +142,7 @@ def sentence(lock: str, facts: Facts, missing: int) -> str:
         "compile": "the compiler, without torch",
         "test": "what the tests need on top",
         "data": "what generating prompts needs on top; a C compiler is needed",
+        "peers": "transformers, TRL and llama.cpp, which a C++ compiler builds in about 20 minutes",
     }
     what |= {stack: _title(stack) for stack in STACKS}
     hint = "; for the CPU build let pip see PyTorch's CPU index" if lock == CUDA else ""

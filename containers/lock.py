@@ -142,11 +142,14 @@ def divide(
         main_stack: cuda,
         "test": _closure(_names(groups["test"]), edges) - cuda,
         "data": _closure(_names(groups["data"]), edges) - cuda,
+        # Whole, not what it adds: it fills an environment of its own.
+        "peers": _closure(_names(groups["peers"]), without_cuda),
     }
     locks = {lock: [packages[name] for name in sorted(members)] for lock, members in names.items()}
     if not CPU_TORCH.version.startswith(packages["torch"].version + "+"):
         sys.exit(f"pyproject.toml asks for torch {packages['torch'].version}; CPU_TORCH is another")
-    locks["cpu"] = [CPU_TORCH if package.name == "torch" else package for package in locks["cpu"]]
+    for lock in ("cpu", "peers"):
+        locks[lock] = [CPU_TORCH if each.name == "torch" else each for each in locks[lock]]
     return locks
 
 
@@ -216,7 +219,7 @@ def _roots(project: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
 
 def _pinned(main_stack: str) -> dict[str, str]:
     """The versions of the present locks; the resolver prefers them."""
-    return _locked("data") | _locked("test") | _locked(main_stack)
+    return _locked("peers") | _locked("data") | _locked("test") | _locked(main_stack)
 
 
 def _locked(lock: str) -> dict[str, str]:
