@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench bench-resume gpu-check learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
+.PHONY: help bench bench-resume bench-engine peers gpu-check learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -28,6 +28,14 @@ bench: $(if $(STACK),,setup) ## run a workload and write its record and page [WO
 bench-resume: setup ## what checkpoints and resuming cost: the default workload, and the table of docs/resume.md
 	@$(BIN)/miniverl bench smollm2-grpo --record build/resume-cost.json
 	@$(BIN)/python -m miniverl.bench.resume_cost build/resume-cost.json
+
+# An environment of its own, and never in CI.
+peers: setup ## fill .venv-peers with transformers, TRL and llama.cpp, which is compiled (about 20 minutes)
+	@MINIVERL_VENV=.venv-peers $(PYTHON) containers/install.py peers
+
+bench-engine: peers ## the engine beside its peers, and the table of docs/performance.md (about 25 minutes)
+	@$(BIN)/miniverl peers --out build/peers.json; code=$$?; test $$code -le 1 || exit $$code; \
+	$(BIN)/python -m miniverl.bench.peers.page build/peers.json docs/performance.md
 
 image: ## build the image of a stack [STACK=cu130 RUNTIME=docker|podman|apptainer|buildah]
 	@$(PYTHON) containers/image.py $(STACK)
