@@ -92,7 +92,7 @@ def compile_(
             )
         elif kind == "workload":
             _require_no_bindings(bind, profile)
-            from miniverl.bench.suite import compile_named
+            from miniverl.bench.compiling import compile_named
 
             compiled, notes = compile_named(name, overrides, gpu, progress)
         else:

@@ -6,7 +6,7 @@ record too, which says so, and so does a workload that this machine cannot run.
 
 import errno
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from miniverl.bench import (
+    compiling,
     conditions,
     doctor,
     entry,
-    fetch,
     gpu,
     local,
     obstacle,
@@ -39,19 +39,16 @@ from miniverl.bench import (
 from miniverl.bench import measure as measuring
 from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan, Ran, cut, facts
-from miniverl.bench.gpu_profile import profiles
 from miniverl.bench.live import Live
 from miniverl.bench.pin import pin
 from miniverl.bench.resume import compare_runs
 from miniverl.bench.runner import WORKER, Interruption, Launch, Outcome, Role
 from miniverl.bench.stop import Stop
-from miniverl.bench.workload import Workload, compile_arguments, workload
-from miniverl.compiler.lower import Compiled, compile_launch
-from miniverl.compiler.source import numbered
+from miniverl.bench.workload import Workload, workload
+from miniverl.compiler.lower import Compiled
 from miniverl.compiler.upstream import Progress
 from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import CannotHere, Refused
-from miniverl.engine.recipe import Dtype
 
 Write = Callable[[str], None]
 MakeLaunch = Callable[[Role, Path], Launch]
@@ -139,7 +136,7 @@ def prepare(request: Request, progress: Progress) -> Plan:
     chosen_workload = local.bound(chosen_workload, request.data)
     seed = chosen_workload.seed if request.seed is None else request.seed
     types = precision.precision(chosen.profile.device, chosen.compute_capability)
-    compiled = compile_workload(chosen_workload, seed, (), types.compute, progress)
+    compiled = compiling.compile_workload(chosen_workload, seed, (), types.compute, progress)
     if compiled.problems:
         raise Refused(compiled.problems)
     assert compiled.recipe is not None, f"a workload binds all it needs: {compiled.execution}"
@@ -162,20 +159,8 @@ def prepare(request: Request, progress: Progress) -> Plan:
         roofline=None if blocked else _roofline(chosen, found, compiled),
         blocked=blocked,
         telemetry_hz=request.telemetry_hz,
-        notes=tuple(_notes(chosen_workload, chosen.profile.device, replaced, types)),
+        notes=tuple(compiling.notes(chosen_workload, chosen.profile.device, replaced, types)),
     )
-
-
-def _notes(
-    chosen: Workload, device: str, replaced: str | None, types: precision.Precision
-) -> Iterator[tuple[str, str]]:
-    """What was decided for this machine, and why: a finding's code and its sentence."""
-    if replaced is not None:
-        yield "stand_in", replaced
-    if chosen.bindings.compute_dtype == "auto":
-        yield "precision", types.sentence
-    if device == "cuda":
-        yield "attention", precision.ATTENTION
 
 
 def _roofline(chosen: gpu.Chosen, found: gpu.Found, compiled: Compiled) -> dict[str, Any]:
@@ -185,44 +170,6 @@ def _roofline(chosen: gpu.Chosen, found: gpu.Found, compiled: Compiled) -> dict[
 def _all_here(chosen: Workload) -> bool:
     """Whether every input has been fetched."""
     return all(entry.place(name, pin(name)).exists() for name in chosen.pins)
-
-
-def compile_named(
-    name: str, overrides: Sequence[str], profile: str | None, progress: Progress
-) -> tuple[Compiled, list[str]]:
-    """The workload as it would be measured on the GPU profile, else on this machine; and what to tell of it."""
-    chosen, replaced = stand_in.available(workload(name), progress)
-    of = profiles().get(profile or "")
-    if of is None:
-        here = gpu.choose(None, False, gpu.detect())
-        device, capability = here.profile.device, here.compute_capability
-    else:
-        device, capability = of.device, of.compute_capability
-    types = precision.precision(device, capability)
-    compiled = compile_workload(chosen, None, overrides, types.compute, progress)
-    return compiled, [text for _, text in _notes(chosen, device, replaced, types)]
-
-
-def compile_workload(
-    chosen: Workload,
-    seed: int | None,
-    overrides: Sequence[str],
-    auto_dtype: Dtype,
-    progress: Progress,
-) -> Compiled:
-    """The workload's launch with `overrides` on top, bound to the inputs that it pins.
-
-    `auto_dtype` is what is computed in where the workload leaves it to the device.
-    """
-    folders = fetch.fetch(chosen.pins, progress)
-    arguments = compile_arguments(chosen, seed, folders, auto_dtype)
-    return compile_launch(
-        arguments.source,
-        [*arguments.overrides, *numbered(overrides)],
-        profile=arguments.profile,
-        bindings=arguments.bindings,
-        progress=progress,
-    )
 
 
 def write_page(out: Path) -> Path:

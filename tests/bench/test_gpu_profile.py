@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from miniverl.bench import obstacle, stack, suite
+from miniverl.bench import compiling, obstacle, stack
 from miniverl.bench.document import load
 from miniverl.bench.gpu import Card, Found, choose, default_workloads
 from miniverl.bench.gpu_profile import Limits, parse, profiles
@@ -136,7 +136,7 @@ def test_a_profile_of_a_card_states_all_of_it(plain: dict[str, Any]) -> None:
 
 
 def test_a_card_that_is_too_small_is_told_the_smallest_change_that_fits(tmp_path: Path) -> None:
-    compiled, _ = suite.compile_named("tiny-opd-k1", (), "4080", quiet)
+    compiled, _ = compiling.compile_named("tiny-opd-k1", (), "4080", quiet)
     chosen = choose("4080", False, found("NVIDIA GeForce RTX 4080", 16.0))
     room = Contract(device_hours=1, peak_reserved_gib=1, peak_rss_gib=1, disk_gib=0.001)
     assert obstacle.of_room(compiled, chosen, room, tmp_path) is None

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from miniverl.bench import fetch, shape
+from miniverl.bench.compiling import compile_workload
 from miniverl.bench.disk import folder_bytes
 from miniverl.bench.pin import ShapePin, TemplatedPin, pin
-from miniverl.bench.suite import compile_workload
 from miniverl.bench.workload import Workload, workload
 from miniverl.compiler.upstream import quiet
 from miniverl.compiler.whole import json_text, write_json, write_text

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from miniverl.bench import record, suite, validate
+from miniverl.bench import compiling, record, suite, validate
 from miniverl.bench.facts import Plan, Ran, facts
 from miniverl.bench.gpu import Chosen, Found
 from miniverl.bench.gpu_profile import profiles
@@ -60,7 +60,7 @@ def _record(measured: dict[str, Any], carry: Path, out: Path) -> dict[str, Any]:
 def _plan(measured: dict[str, Any], carry: Path, out: Path) -> Plan:
     """What was launched there, compiled once more; a recipe that differs from the carried one is an error."""
     chosen = workload(measured["workload"])
-    compiled = suite.compile_workload(chosen, None, (), measured["dtype"], quiet)
+    compiled = compiling.compile_workload(chosen, None, (), measured["dtype"], quiet)
     assert compiled.recipe is not None
     carried = carry / "recipes" / chosen.name / measured["dtype"] / "recipe.json"
     assert json.loads(carried.read_text("utf-8")) == recipes.to_dict(compiled.recipe)
