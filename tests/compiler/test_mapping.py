@@ -127,7 +127,7 @@ def test_what_is_no_single_plain_mapping_is_refused(write, text, lines, reason):
 
 
 JSON = [
-    ('{"a": 1,}', 1, "not JSON: Expecting property name enclosed in double quotes"),
+    ('{"a": 1,}', 1, "not JSON: "),  # the rest is Python's, and differs by its version
     ("{'a': 1}", 1, "not JSON: Expecting property name enclosed in double quotes"),
     ('{"a": 1,\n "a": 2}', 2, "stated twice, first in line 1"),
     ('{"a":\n NaN}', 1, "not a finite number"),
@@ -140,7 +140,8 @@ JSON = [
 @pytest.mark.parametrize(("text", "line", "reason"), JSON)
 def test_json_is_held_to_json(write, text, line, reason):
     (problem,) = refused(write(text, "config.json"))
-    assert (problem.origin.partition(":")[0], problem.reason) == ("config.json", reason)
+    assert problem.origin.startswith("config.json:")
+    assert problem.reason.startswith(reason)
     assert abs(int(problem.origin.partition(":")[2]) - line) <= 1
 
 
