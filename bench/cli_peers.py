@@ -57,6 +57,7 @@ def peers(
         rounds=rounds,
         tell=say,
     )
+    out.unlink(missing_ok=True)  # a run that breaks off leaves none, rather than an earlier one's
     found = measured([name for name in PARTS if not only or name in only], at)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, found)

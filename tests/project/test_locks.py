@@ -16,7 +16,7 @@ CONTAINERS = ROOT / "containers"
 MAIN = "cu130"  # its torch is the one that pyproject.toml asks for
 CUDA_STACKS = ("cu126", "cu128", MAIN)
 STACKS = ("cpu", *CUDA_STACKS)
-LOCKS = ("compile", *STACKS, "test", "data")
+LOCKS = ("compile", *STACKS, "test", "data", "peers")
 MAIN_LOCKS = ("compile", "cpu", MAIN)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FACTS = tomllib.loads((CONTAINERS / "locks.toml").read_text())
@@ -91,9 +91,10 @@ def test_the_stacks_differ_in_torch_and_in_what_its_cuda_build_needs() -> None:
     assert {name for name in cpu if cpu[name] != cuda[name]} == {"torch"}
 
 
-def test_torch_has_one_digest_in_the_cpu_lock() -> None:
+@pytest.mark.parametrize("lock", ["cpu", "peers"])
+def test_torch_has_one_digest_where_it_is_the_cpu_build(lock: str) -> None:
     # With two, pip takes PyPI's CUDA build, which does not import without its nvidia packages.
-    torch = entries("cpu")["torch"]
+    torch = entries(lock)["torch"]
     assert version(torch) == version(entries(MAIN)["torch"]) + "+cpu"
     assert torch.count("sha256:") == 1
 
@@ -139,6 +140,7 @@ def test_a_group_adds_to_a_stack_and_changes_nothing_in_it() -> None:
         *((stack, ["antlr4-python3-runtime"]) for stack in CUDA_STACKS),
         ("test", []),
         ("data", ["cellpylib", "pycosat", "zss"]),
+        ("peers", ["llama-cpp-python"]),
     ],
 )
 def test_what_has_no_wheel_stands_last(lock: str, built: list[str]) -> None:
