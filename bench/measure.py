@@ -20,6 +20,7 @@ NOT_SUPPORTED = {"status": "not_supported"}
 NOT_MEASURED = {"status": "not_measured"}
 NOT_FINITE = {"status": "not_finite"}
 
+_LARGEST = ("most_rows", "most_tokens")  # of a phase's physical batches
 _MICROSECONDS = 6  # decimals
 _COUNTS = (
     "responses",
@@ -77,7 +78,9 @@ def launch(
         **_quantised(own),
         "steps": steps,
         "outside_steps": [
-            own.fields(event) for event in own.all("phase_finished") if event["step"] not in numbers
+            _without_zeros(own.fields(event))
+            for event in own.all("phase_finished")
+            if event["step"] not in numbers
         ],
         "checkpoints": [_without(own.fields(e), "folder") for e in own.all("checkpoint_saved")],
         "validations": [
@@ -206,8 +209,18 @@ def _add_phase(phases: dict[str, Any], name: str, fields: Mapping[str, Any]) -> 
         "tokens": before["tokens"] + fields["tokens"],
         "at_seconds": fields["at_seconds"],
     }
-    if "batches" in fields:
-        phases[name]["batches"] = before.get("batches", 0) + fields["batches"]
+    batches = {
+        "batches": before.get("batches", 0) + fields.get("batches", 0),
+        **{each: max(before.get(each, 0), fields.get(each, 0)) for each in _LARGEST},
+    }
+    phases[name] |= {each: count for each, count in batches.items() if count}
+
+
+def _without_zeros(fields: dict[str, Any]) -> dict[str, Any]:
+    """A phase has batches, or it says nothing of them."""
+    return {
+        name: value for name, value in fields.items() if value or name not in ("batches", *_LARGEST)
+    }
 
 
 def _work(path: Path) -> dict[int, dict[str, Any]]:

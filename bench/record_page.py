@@ -238,6 +238,27 @@ def _samples(record: Json) -> Iterator[str]:
         columns = ("step", "all", *(units.PHASES[name] for name in phases), "sampled tokens")
         caption = f"Launch {launch['ordinal']}, {launch['role']}"
         yield table(columns, rows, numeric=frozenset(range(1, len(columns))), caption=caption)
+        yield from _physical_batches(launch, caption)
+
+
+def _physical_batches(launch: Json, caption: str) -> Iterator[str]:
+    """What the device computed at once; records from before it was told have none of it."""
+    rows = []
+    for name, title in units.PHASES.items():
+        found = [step["phases"][name] for step in launch["steps"] if name in step["phases"]]
+        if any("most_rows" in phase for phase in found):
+            counts = [
+                sum(phase.get("batches", 0) for phase in found),
+                *(
+                    max(phase.get(each, 0) for phase in found)
+                    for each in ("most_rows", "most_tokens")
+                ),
+            ]
+            rows.append((title, *(units.count(each or None) for each in counts)))
+    if rows:
+        columns = ("phase", "physical batches", "most rows", "most tokens")
+        caption = f"{caption}: what was computed at once"
+        yield table(columns, rows, numeric=frozenset(range(1, 4)), caption=caption)
 
 
 def _recipe_rows(recipe: Json) -> list[tuple[str, str]]:

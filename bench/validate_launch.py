@@ -213,6 +213,12 @@ def _step_counts(step: Json, recipe: Json) -> Iterator[Mistake]:
             yield Mistake(
                 field, found, f"more than {held} responses of the recipe's limit: {limit}"
             )
+    for name, phase in step["phases"].items():
+        # A response alone is decoded twice.
+        held = max(2, drawn) if name == "rollout" else responses
+        if name != "validation" and phase.get("most_rows", 0) > held:
+            field = pointer("phases", name, "most_rows")
+            yield Mistake(field, phase["most_rows"], f"the recipe's batch has {held}")
     work = step["work"]
     if "status" in work:
         return

@@ -2,20 +2,36 @@
 
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
 from miniverl.engine.events import Event, Phase, PhaseFinished
+from miniverl.engine.forward import num_packed_tokens
+from miniverl.engine.trajectory import Trajectory
 
 
 @dataclass(slots=True)
 class Counted:
-    """What a phase sets: the response tokens that it produced, scored or trained on."""
+    """What a phase sets: the response tokens that it produced, scored or trained on, and in what batches."""
 
     tokens: int = 0
+    batches: int = 0
+    most_rows: int = 0
+    most_tokens: int = 0
+
+    def rows(self, num_rows: int) -> None:
+        """That many were decoded at once."""
+        self.most_rows = max(self.most_rows, num_rows)
+
+    def bins(self, computed: Iterable[Sequence[Trajectory]]) -> None:
+        """These were computed one after the other."""
+        for members in computed:
+            self.batches += 1
+            self.most_rows = max(self.most_rows, len(members))
+            self.most_tokens = max(self.most_tokens, num_packed_tokens(members))
 
 
 class Clock:
@@ -31,7 +47,7 @@ class Clock:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         seconds = before + time.perf_counter() - started
-        self.tell(PhaseFinished(step=step, phase=phase, seconds=seconds, tokens=counted.tokens))
+        self.tell(PhaseFinished(step=step, phase=phase, seconds=seconds, **asdict(counted)))
 
 
 def peak_bytes(device: torch.device) -> dict[str, int]:

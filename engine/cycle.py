@@ -25,8 +25,8 @@ from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Recipe, Rollout, Validation
 from miniverl.engine.reward import Answer, Reward, judge
 from miniverl.engine.roles import Roles
-from miniverl.engine.sample import Response, Sampling, generate
-from miniverl.engine.score import Scores, score
+from miniverl.engine.sample import Response, Sampling, generate, num_slots
+from miniverl.engine.score import Scores, bins, score
 from miniverl.engine.seeds import named_seed
 from miniverl.engine.trajectory import Prompt, Trajectory
 from miniverl.engine.validation import validation_metrics
@@ -93,10 +93,12 @@ class Cycle:
         assert wanted is not None, "called for a recipe that validates"
         with self._clock.phase("validation", step) as counted:
             self._load_decoder()
+            sampling = self._sampling(wanted)
+            counted.rows(num_slots(self._loaded.held_out, sampling))
             responses = generate(
                 self._decoder,
                 self._loaded.held_out,
-                self._sampling(wanted),
+                sampling,
                 seed=named_seed(self._recipe.seeds.sampling, "validation"),
                 policy_version=step,
             )
@@ -111,10 +113,12 @@ class Cycle:
         with self._clock.phase("rollout", step) as counted:
             if not earlier:
                 self._load_decoder()
+            sampling = self._sampling(self._recipe.rollout)
+            counted.rows(num_slots(prompts, sampling))
             responses = generate(
                 self._decoder,
                 prompts,
-                self._sampling(self._recipe.rollout),
+                sampling,
                 seed=self._recipe.seeds.sampling,
                 policy_version=step - 1,
                 earlier=earlier,
@@ -151,6 +155,7 @@ class Cycle:
                 with_entropy=phase == "score_old",
             )
             counted.tokens = num_tokens(trajectories)
+            counted.bins(bins(trajectories, self._recipe.update.micro_batch_tokens))
         if not all(each.isfinite().all() for each in scores.log_probs):
             reason = "its log-probabilities are not finite any more"
             raise Refused([diverged("policy", step, reason)])
@@ -175,6 +180,7 @@ class Cycle:
                 micro_batch_tokens=self._recipe.critic.update.micro_batch_tokens,
             )
             counted.tokens = num_tokens(trajectories)
+            counted.bins(bins(trajectories, self._recipe.critic.update.micro_batch_tokens))
         if not all(each.isfinite().all() for each in found):
             raise Refused([diverged("critic", step, "its values are not finite any more")])
         return found
@@ -186,6 +192,8 @@ class Cycle:
             return None
         with self._clock.phase("score_teacher", step) as counted:
             counted.tokens = num_tokens(trajectories)
+            for its in self._roles.teachers.shares(trajectories):
+                counted.bins(bins(its, self._recipe.update.micro_batch_tokens))
             return self._roles.teachers.targets(
                 trajectories,
                 micro_batch_tokens=self._recipe.update.micro_batch_tokens,

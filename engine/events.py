@@ -88,13 +88,20 @@ class StepStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseFinished:
-    """`tokens` are the response tokens the phase produced, scored or trained on; 0 where it has none."""
+    """`tokens` are the response tokens the phase produced, scored or trained on; 0 where it has none.
+
+    So with what the device computed at once: how many `batches` one after the other, the `most_rows` of one, and
+    the `most_tokens`, prompts included, a shared one once. Sampling has rows only: they come and go singly.
+    """
 
     name: ClassVar[str] = "phase_finished"
     step: int
     phase: Phase
     seconds: float
     tokens: int
+    batches: int = 0
+    most_rows: int = 0
+    most_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

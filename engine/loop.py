@@ -48,7 +48,7 @@ from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Critic, Dtype, Recipe
 from miniverl.engine.roles import Roles, load_roles
 from miniverl.engine.schedule import factor
-from miniverl.engine.update import Objective, Plan, update
+from miniverl.engine.update import Objective, Plan, micro_batches, update
 
 __all__ = ["Inputs", "run"]
 
@@ -197,9 +197,9 @@ class _Training:
         assert critic is not None
         objectives = partial(critic_objective, critic, recipe)
         with self._clock.phase("critic_update", step) as counted:
-            numbers = self._updated(
-                "critic", recipe, recipe.mini_batch_seed, ticks, cycled, objectives
-            )
+            seed = recipe.mini_batch_seed
+            numbers = self._updated("critic", recipe, seed, ticks, cycled, objectives)
+            counted.bins(micro_batches(cycled.assembled.experiences, self._plan(recipe, seed)))
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
         self._tell_skipped("critic", step, numbers)
         named = {f"critic_{name}": value for name, value in numbers.items()}
@@ -214,6 +214,7 @@ class _Training:
         with self._clock.phase("update", step) as counted:
             seed = recipe.seeds.mini_batches
             numbers = self._updated("policy", recipe, seed, ticks, cycled, objectives)
+            counted.bins(micro_batches(cycled.assembled.experiences, self._plan(recipe, seed)))
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
         self._tell_skipped("policy", step, numbers)
         return numbers, objectives.completed(cycled.assembled.experiences)
@@ -233,10 +234,13 @@ class _Training:
             part.parameters,
             part.optimizer,
             cycled.assembled.experiences,
-            Plan.of(of.update, self._recipe.rollout.samples_per_prompt, seed, of.optimizer),
+            self._plan(of, seed),
             objectives,
             learning_rate=of.optimizer.learning_rate * factor(ticks, of.learning_rate_schedule),
         )
+
+    def _plan(self, of: Recipe | Critic, seed: int) -> Plan:
+        return Plan.of(of.update, self._recipe.rollout.samples_per_prompt, seed, of.optimizer)
 
     def _tell_skipped(self, role: str, step: int, numbers: Mapping[str, float]) -> None:
         if numbers["skipped_steps"]:

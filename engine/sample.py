@@ -73,11 +73,18 @@ def generate(
         [rows[each] for each in padded],
         [keys[each] for each in padded],
         sampling,
-        max_rows,
+        num_slots(prompts, sampling, max_rows),
     )
     return [
         _response(row, each, sampling) for row, each in zip(rows, drawn[: len(rows)], strict=True)
     ]
+
+
+def num_slots(prompts: Sequence[Prompt], sampling: Sampling, max_rows: int = MAX_ROWS) -> int:
+    """How many rows are decoded at once, at most; never one alone."""
+    longest = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
+    num_rows = len(prompts) * sampling.samples_per_prompt
+    return max(_MIN_ROWS, min(max_rows, _MAX_CACHE_TOKENS // longest, num_rows))
 
 
 Row = tuple[Prompt, int]
@@ -111,17 +118,16 @@ def _decode(
     rows: Sequence[Row],
     keys: Sequence[int],
     sampling: Sampling,
-    max_rows: int,
+    slot_count: int,
 ) -> list[_Drawn]:
-    """Decode every row, in as many slots as the cache may hold.
+    """Decode every row, in that many slots.
 
     Where a row ends, the next waiting one enters its slot; when none waits, slots are given up until only
     `_MIN_ROWS` are left.
     """
     between_checks = _TOKENS_BETWEEN_CHECKS[decoder.device.type]
     longest = max(len(prompt.tokens) for prompt, _ in rows) + sampling.max_tokens
-    fitting = min(max_rows, _MAX_CACHE_TOKENS // longest, len(rows))
-    slots = _Slots(decoder, rows, keys, max(_MIN_ROWS, fitting), longest + between_checks)
+    slots = _Slots(decoder, rows, keys, slot_count, longest + between_checks)
     end_tokens = torch.tensor(sampling.end_tokens, dtype=torch.int64, device=decoder.device)
     drawn = [_Drawn([], [], []) for _ in rows]
     unread: list[Draw] = []

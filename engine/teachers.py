@@ -43,20 +43,26 @@ class Teachers:
         self, trajectories: Sequence[Trajectory], *, micro_batch_tokens: int, num_tokens: int
     ) -> list[TeacherTargets]:
         """Each trajectory's targets, by its own teacher. Raises what `teacher_targets` raises."""
-        indices = [self.of_prompt[each.prompt_id] for each in trajectories]
-        found = {
-            index: iter(
+        found = [
+            iter(
                 teacher_targets(
                     model,
-                    [each for each, its in zip(trajectories, indices, strict=True) if its == index],
+                    its,
                     micro_batch_tokens=micro_batch_tokens,
                     top_k=self.recipe.top_k,
                     num_tokens=num_tokens,
                 )
             )
-            for index, model in enumerate(self.models)
-        }
-        return [next(found[index]) for index in indices]
+            for model, its in zip(self.models, self.shares(trajectories), strict=True)
+        ]
+        return [next(found[self.of_prompt[each.prompt_id]]) for each in trajectories]
+
+    def shares(self, trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
+        """The trajectories of each teacher."""
+        return [
+            [each for each in trajectories if self.of_prompt[each.prompt_id] == index]
+            for index in range(len(self.models))
+        ]
 
 
 def routes(

@@ -16,6 +16,7 @@ from miniverl.engine.experience import Experience
 from miniverl.engine.loss import aggregate
 from miniverl.engine.recipe import Optimizer, Update
 from miniverl.engine.score import bins
+from miniverl.engine.trajectory import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +103,12 @@ def update(
         "optimizer_steps": len(steps) - num_skipped,
         "skipped_steps": num_skipped,
     }
+
+
+def micro_batches(experiences: Sequence[Experience], plan: Plan) -> Iterator[Sequence[Trajectory]]:
+    """What the device computes at once, in the order of a whole step's updates."""
+    for members in _mini_batches(experiences, plan):
+        yield from bins([each.trajectory for each in members], plan.micro_batch_tokens)
 
 
 def mini_batch_indices(

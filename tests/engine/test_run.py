@@ -14,6 +14,8 @@ from miniverl.engine.events import Event, PhaseFinished, RunFinished, Warned
 from miniverl.engine.loop import Inputs
 from miniverl.engine.problem import Refused, WrongCall
 from miniverl.engine.recipe import Recipe
+from miniverl.engine.score import bins
+from miniverl.engine.trajectory import Trajectory
 
 
 def _run(
@@ -155,3 +157,33 @@ def test_weights_that_are_not_finite_are_never_saved(
         _run(tmp_path, recipe, tiny_inputs, False, lambda event: None)
     assert not (tmp_path / "checkpoints").exists()
     assert not (tmp_path / "adapter").exists()
+
+
+def test_phases_tell_what_they_computed_at_once(tiny_run: Path) -> None:
+    told = [
+        (each["phase"], each["batches"], each["most_rows"])
+        for each in _lines(tiny_run / "journal.jsonl")
+        if each["event"] == "phase_finished" and each["step"] == 1
+    ]
+    counts = {phase: (batches, rows) for phase, batches, rows in told}
+    assert counts["rollout"] == (0, 6)  # 2 prompts of 3 samples
+    assert counts["reward"] == counts["advantage"] == (0, 0)
+    trajectories = [
+        Trajectory(
+            prompt_id=each["prompt_id"],
+            sample=each["sample"],
+            prompt_tokens=tuple(each["prompt_tokens"]),
+            response_tokens=tuple(each["response_tokens"]),
+            is_finished=each["finished"],
+            response=each["response"],
+            reward=each["reward"],
+        )
+        for each in _lines(tiny_run / "trajectories.jsonl")[:6]
+    ]
+    scored = list(bins(trajectories, 32))
+    assert counts["score_reference"] == (len(scored), max(map(len, scored)))
+    per_prompt = [list(bins(trajectories[part], 32)) for part in (slice(3), slice(3, 6))]
+    updated = [each for found in per_prompt for each in found]
+    # Each prompt is a mini-batch, in two epochs.
+    assert counts["update"][0] == 2 * sum(len(each) for each in per_prompt)
+    assert max(map(len, updated)) <= counts["update"][1] <= 3
