@@ -175,16 +175,16 @@ def _counted(steps: Sequence[Json], works: Sequence[Json]) -> dict[str, Any]:
     totals: dict[str, Any] = {}
     if works and all(name in work for work in works for name in names):
         totals["total_work"] = {name: _sum(works, name) for name in names}
-    batches: dict[str, dict[str, int]] = {"total": {}, "most_rows": {}, "most_tokens": {}}
+    batches: dict[str, dict[str, int]] = {"total_batches": {}, "most_rows": {}, "most_tokens": {}}
     for own_name, phase in ((n, p) for step in steps for n, p in step["phases"].items()):
         name = PUBLISHED_NAMES.get(own_name, own_name)
         if "batches" in phase:
-            batches["total"][name] = batches["total"].get(name, 0) + phase["batches"]
+            total = batches["total_batches"]
+            total[name] = total.get(name, 0) + phase["batches"]
         for kind in ("most_rows", "most_tokens"):
             if kind in phase:
                 batches[kind][name] = max(batches[kind].get(name, 0), phase[kind])
-    names = {"total": "total_batches", "most_rows": "most_rows", "most_tokens": "most_tokens"}
-    return totals | {names[kind]: found for kind, found in batches.items() if found}
+    return totals | {kind: found for kind, found in batches.items() if found}
 
 
 def sampled(telemetry: Json, lived_seconds: float) -> dict[str, Any]:

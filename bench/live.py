@@ -51,6 +51,9 @@ class Live:
             case "validation_finished":
                 numbers = "  ".join(f"{name} {value:.4g}" for name, value in _sorted(event))
                 self.write(f"  validation at step {event['step']}: {numbers}")
+            case "downshifted":
+                change = f"{event['what']} {event['then']} -> {event['now']}"
+                self.write(f"  out of memory in {event['phase']}: {change}")
             case "warned":
                 self.write(f"  warning: {event['message']}")
 

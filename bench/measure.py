@@ -76,6 +76,7 @@ def launch(
         "started": None if started is None else own.fields(started),
         "model_loads": [own.fields(event) for event in own.all("model_loaded")],
         **_quantised(own),
+        **_downshifts(own),
         "steps": steps,
         "outside_steps": [
             _without_zeros(own.fields(event))
@@ -104,6 +105,12 @@ def _quantised(own: "_Journal") -> dict[str, Any]:
     sampler = own.first("sampler_loaded")
     told = {"quantised_weights": weights} if weights else {}
     return told | ({} if sampler is None else {"sampler": own.fields(sampler)})
+
+
+def _downshifts(own: "_Journal") -> dict[str, Any]:
+    """What it computed with less at once, because memory did not suffice."""
+    told = [own.fields(event) for event in own.all("downshifted")]
+    return {"downshifts": told} if told else {}
 
 
 def outputs(run_dir: Path) -> dict[str, str]:

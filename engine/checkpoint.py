@@ -24,13 +24,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from miniverl.engine import disk
-from miniverl.engine.events import Event, Warned
+from miniverl.engine.events import Downshifted, Event, Warned
 from miniverl.engine.identity import Change, changes
 from miniverl.engine.journal import Offset, is_bound
 from miniverl.engine.order import Cursor
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.whole import remove_whole, whole_folder
 
+_LATER = {"downshifts"}  # fields of a state that older checkpoints lack
 _ALWAYS = {"optimizer.safetensors", "state.json"}
 _NAME = re.compile(r"step-(\d{6,})")
 _NEW_RUN = "start a new run in another folder"
@@ -71,6 +72,7 @@ class State:
     recipe_sha256: str
     identity: Mapping[str, str]
     accepted_changes: tuple[AcceptedChange, ...]  # of all resumes so far, in their order
+    downshifts: tuple[Downshifted, ...] = ()  # for lack of memory, in their order
 
 
 def save(folder: Path, parts: Mapping[str, Part], state: State) -> Path:
@@ -219,7 +221,7 @@ def _damage(path: Path) -> str | None:
         if expected != found:
             return f"the content of {name} changed"
     written = json.loads((path / "state.json").read_text("utf-8")).keys()
-    if written != {field.name for field in fields(State)}:
+    if written | _LATER != {field.name for field in fields(State)}:
         return f"another version of miniverl wrote it, which knew {', '.join(sorted(written))}"
     return None
 
@@ -243,6 +245,7 @@ def _state(path: Path) -> State:
         recipe_sha256=plain["recipe_sha256"],
         identity=plain["identity"],
         accepted_changes=tuple(AcceptedChange(**each) for each in plain["accepted_changes"]),
+        downshifts=tuple(Downshifted(**each) for each in plain.get("downshifts", ())),
     )
 
 

@@ -3,21 +3,23 @@
 Everything here is a function of the recipe, its inputs and the models as they are; only the clock is touched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from miniverl.engine import models
 from miniverl.engine.assemble import Assembled, Scored, assemble
-from miniverl.engine.clock import Clock
+from miniverl.engine.clock import Clock, Counted
 from miniverl.engine.decoder import Decoder
 from miniverl.engine.events import Phase, SamplerLoaded
 from miniverl.engine.experience import TeacherTargets
 from miniverl.engine.gather import Gathered, Judged, gather
 from miniverl.engine.inputs import LoadedInputs
+from miniverl.engine.ladder import Ladder
 from miniverl.engine.models import Model
 from miniverl.engine.order import Cursor
 from miniverl.engine.policy_loss import POLICY_LOSSES
@@ -28,9 +30,12 @@ from miniverl.engine.roles import Roles
 from miniverl.engine.sample import Response, Sampling, generate, num_slots
 from miniverl.engine.score import Scores, bins, score
 from miniverl.engine.seeds import named_seed
+from miniverl.engine.teachers import Teachers
 from miniverl.engine.trajectory import Prompt, Trajectory
 from miniverl.engine.validation import validation_metrics
 from miniverl.engine.value import values
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,13 +49,17 @@ class Cycled:
 class Cycle:
     """Samples and scores with the models in `roles`, for training and for validation."""
 
-    def __init__(self, recipe: Recipe, loaded: LoadedInputs, roles: Roles, clock: Clock) -> None:
+    def __init__(
+        self, recipe: Recipe, loaded: LoadedInputs, roles: Roles, clock: Clock, ladder: Ladder
+    ) -> None:
         self._recipe = recipe
         self._loaded = loaded
         self._roles = roles
         self._clock = clock
+        self._ladder = ladder
         rollout = recipe.rollout
         self._decoder = Decoder(roles.policy, models.DTYPES[rollout.dtype], rollout.weights)
+        ladder.releases(partial(self._decoder.open, 1, 1))  # instead of the cache that it has
         self._is_sampler_told = recipe.policy.quantization is None
 
     def run(self, step: int, cursor: Cursor, *, kl_coefficient: float | None) -> Cycled:
@@ -93,12 +102,12 @@ class Cycle:
         assert wanted is not None, "called for a recipe that validates"
         with self._clock.phase("validation", step) as counted:
             self._load_decoder()
-            sampling = self._sampling(wanted)
-            counted.rows(num_slots(self._loaded.held_out, sampling))
-            responses = generate(
-                self._decoder,
+            responses = self._sampled(
+                "validation",
+                step,
+                counted,
                 self._loaded.held_out,
-                sampling,
+                self._sampling(wanted),
                 seed=named_seed(self._recipe.seeds.sampling, "validation"),
                 policy_version=step,
             )
@@ -113,18 +122,47 @@ class Cycle:
         with self._clock.phase("rollout", step) as counted:
             if not earlier:
                 self._load_decoder()
-            sampling = self._sampling(self._recipe.rollout)
-            counted.rows(num_slots(prompts, sampling))
-            responses = generate(
-                self._decoder,
+            responses = self._sampled(
+                "rollout",
+                step,
+                counted,
                 prompts,
-                sampling,
+                self._sampling(self._recipe.rollout),
                 seed=self._recipe.seeds.sampling,
                 policy_version=step - 1,
                 earlier=earlier,
             )
             counted.tokens = sum(len(each.tokens) for each in responses)
         return responses
+
+    def _sampled(
+        self,
+        phase: Phase,
+        step: int,
+        counted: Counted,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        *,
+        seed: int,
+        policy_version: int,
+        earlier: Sequence[Prompt] = (),
+    ) -> list[Response]:
+        """As many rows at once as fit; which they are changes no byte."""
+
+        def attempt(max_rows: int) -> list[Response]:
+            responses = generate(
+                self._decoder,
+                prompts,
+                sampling,
+                seed=seed,
+                policy_version=policy_version,
+                earlier=earlier,
+                max_rows=max_rows,
+            )
+            counted.rows(num_slots(prompts, sampling, max_rows))
+            return responses
+
+        return self._ladder.rows(phase, step, num_slots(prompts, sampling), attempt)
 
     def _load_decoder(self) -> None:
         self._decoder.load()
@@ -147,15 +185,21 @@ class Cycle:
     ) -> Scores:
         """Raises Refused where the model has diverged: nothing can be learnt from what is not a number."""
         with self._clock.phase(phase, step) as counted:
-            scores = score(
-                model,
+            scores = self._in_bins(
+                phase,
+                step,
+                counted,
                 trajectories,
-                temperature=self._recipe.rollout.temperature,
-                micro_batch_tokens=self._recipe.update.micro_batch_tokens,
-                with_entropy=phase == "score_old",
+                self._recipe.update.micro_batch_tokens,
+                lambda tokens: score(
+                    model,
+                    trajectories,
+                    temperature=self._recipe.rollout.temperature,
+                    micro_batch_tokens=tokens,
+                    with_entropy=phase == "score_old",
+                ),
             )
             counted.tokens = num_tokens(trajectories)
-            counted.bins(bins(trajectories, self._recipe.update.micro_batch_tokens))
         if not all(each.isfinite().all() for each in scores.log_probs):
             reason = "its log-probabilities are not finite any more"
             raise Refused([diverged("policy", step, reason)])
@@ -174,13 +218,15 @@ class Cycle:
             return None
         assert self._recipe.critic is not None
         with self._clock.phase("score_values", step) as counted:
-            found = values(
-                self._roles.critic,
+            found = self._in_bins(
+                "score_values",
+                step,
+                counted,
                 trajectories,
-                micro_batch_tokens=self._recipe.critic.update.micro_batch_tokens,
+                self._recipe.critic.update.micro_batch_tokens,
+                partial(_values_in, self._roles.critic, trajectories),
             )
             counted.tokens = num_tokens(trajectories)
-            counted.bins(bins(trajectories, self._recipe.critic.update.micro_batch_tokens))
         if not all(each.isfinite().all() for each in found):
             raise Refused([diverged("critic", step, "its values are not finite any more")])
         return found
@@ -192,13 +238,41 @@ class Cycle:
             return None
         with self._clock.phase("score_teacher", step) as counted:
             counted.tokens = num_tokens(trajectories)
-            for its in self._roles.teachers.shares(trajectories):
-                counted.bins(bins(its, self._recipe.update.micro_batch_tokens))
-            return self._roles.teachers.targets(
+            return self._targets_in_bins(step, counted, self._roles.teachers, trajectories)
+
+    def _targets_in_bins(
+        self, step: int, counted: Counted, teachers: Teachers, trajectories: Sequence[Trajectory]
+    ) -> Sequence[TeacherTargets]:
+        def attempt(micro_batch_tokens: int) -> Sequence[TeacherTargets]:
+            found = teachers.targets(
                 trajectories,
-                micro_batch_tokens=self._recipe.update.micro_batch_tokens,
+                micro_batch_tokens=micro_batch_tokens,
                 num_tokens=len(self._roles.policy.head_VH),
             )
+            for its in teachers.shares(trajectories):
+                counted.bins(bins(its, micro_batch_tokens))
+            return found
+
+        most = self._recipe.update.micro_batch_tokens
+        return self._ladder.tokens("score_teacher", step, trajectories, most, attempt)
+
+    def _in_bins(
+        self,
+        phase: Phase,
+        step: int,
+        counted: Counted,
+        trajectories: Sequence[Trajectory],
+        most: int,
+        scored_in: Callable[[int], T],
+    ) -> T:
+        """In the recipe's bins, or in those that fit."""
+
+        def attempt(tokens: int) -> T:
+            found = scored_in(tokens)
+            counted.bins(bins(trajectories, tokens))
+            return found
+
+        return self._ladder.tokens(phase, step, trajectories, most, attempt)
 
     def _sampling(self, wanted: Rollout | Validation) -> Sampling:
         return Sampling(
@@ -230,6 +304,12 @@ class Cycle:
         return Judged(
             trajectory=trajectory, extras=judgement.extras, prediction=judgement.prediction
         )
+
+
+def _values_in(
+    critic: Model, trajectories: Sequence[Trajectory], micro_batch_tokens: int
+) -> tuple[Tensor, ...]:
+    return values(critic, trajectories, micro_batch_tokens=micro_batch_tokens)
 
 
 def is_scored_by_update(recipe: Recipe, step: int) -> bool:

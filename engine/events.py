@@ -105,6 +105,21 @@ class PhaseFinished:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Downshifted:
+    """Memory did not suffice, and the phase goes on with less at once, from here on (engine/ladder.py).
+
+    `rows` decoded at once or `tokens` of a bin, or whether activations are computed again (`recomputes`, 0 or 1).
+    """
+
+    name: ClassVar[str] = "downshifted"
+    step: int
+    phase: Phase
+    what: Literal["rows", "tokens", "recomputes"]
+    then: int
+    now: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepFinished:
     """`metrics` are the step's training numbers; `memory` the bytes the process can see (peaks so far)."""
 
@@ -159,6 +174,7 @@ Event = (
     | SamplerLoaded
     | StepStarted
     | PhaseFinished
+    | Downshifted
     | StepFinished
     | CheckpointSaved
     | ValidationFinished

@@ -14,13 +14,14 @@ from pathlib import Path
 from miniverl.engine import checkpoint, folder, metrics, models
 from miniverl.engine.assemble import Assembled
 from miniverl.engine.checkpoint import AcceptedChange, State
-from miniverl.engine.clock import Clock, peak_bytes
+from miniverl.engine.clock import Clock, Counted, peak_bytes
 from miniverl.engine.critic_update import critic_objective, value_metrics
 from miniverl.engine.cycle import Cycle, Cycled, num_tokens
 from miniverl.engine.events import (
     CheckpointSaved,
     Event,
     ImportsDone,
+    Phase,
     RunFinished,
     RunStarted,
     RunStopped,
@@ -42,13 +43,16 @@ from miniverl.engine.identity import (
 from miniverl.engine.inputs import Inputs, load_inputs
 from miniverl.engine.journal import Journal, Log, finite
 from miniverl.engine.kl_reward import next_coefficient
+from miniverl.engine.ladder import Ladder
+from miniverl.engine.models import Model
 from miniverl.engine.order import Cursor, num_steps
 from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Critic, Dtype, Recipe
 from miniverl.engine.roles import Roles, load_roles
 from miniverl.engine.schedule import factor
-from miniverl.engine.update import Objective, Plan, micro_batches, update
+from miniverl.engine.score import bins
+from miniverl.engine.update import Fitting, Objective, Plan, update
 
 __all__ = ["Inputs", "run"]
 
@@ -112,8 +116,9 @@ def run(
             if found is not None:
                 with clock.phase("restore", state.step, before=restart_seconds):
                     checkpoint.restore(found[0], roles.parts)
-            cycle = Cycle(recipe, loaded, roles, clock)
-            training = _Training(recipe, out, roles, cycle, journal, clock)
+            ladder = Ladder(journal, roles.policy.device, state.downshifts)
+            cycle = Cycle(recipe, loaded, roles, clock, ladder)
+            training = _Training(recipe, out, roles, cycle, journal, clock, ladder)
             reached = training.go(state, last_step, is_stopping)
             if reached < last_step:
                 journal(RunStopped(step=reached))
@@ -127,7 +132,14 @@ class _Training:
     """The run while it goes on: the models, the open logs, and what changes from step to step."""
 
     def __init__(
-        self, recipe: Recipe, out: Path, roles: Roles, cycle: Cycle, journal: Journal, clock: Clock
+        self,
+        recipe: Recipe,
+        out: Path,
+        roles: Roles,
+        cycle: Cycle,
+        journal: Journal,
+        clock: Clock,
+        ladder: Ladder,
     ) -> None:
         self._recipe = recipe
         self._out = out
@@ -135,6 +147,7 @@ class _Training:
         self._cycle = cycle
         self._journal = journal
         self._clock = clock
+        self._ladder = ladder
         self._logs = {name: Log(out / name) for name in folder.LOGS}
         is_merged = recipe.policy.lora is not None and recipe.rollout.weights is None
         if is_merged and recipe.rollout.dtype != "float32":
@@ -198,8 +211,8 @@ class _Training:
         objectives = partial(critic_objective, critic, recipe)
         with self._clock.phase("critic_update", step) as counted:
             seed = recipe.mini_batch_seed
-            numbers = self._updated("critic", recipe, seed, ticks, cycled, objectives)
-            counted.bins(micro_batches(cycled.assembled.experiences, self._plan(recipe, seed)))
+            fitting = partial(self._fitting, "critic_update", step, critic, counted)
+            numbers = self._updated("critic", recipe, seed, ticks, cycled, objectives, fitting)
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
         self._tell_skipped("critic", step, numbers)
         named = {f"critic_{name}": value for name, value in numbers.items()}
@@ -213,8 +226,8 @@ class _Training:
         objectives = PolicyObjectives(self._roles.policy, recipe, step=step)
         with self._clock.phase("update", step) as counted:
             seed = recipe.seeds.mini_batches
-            numbers = self._updated("policy", recipe, seed, ticks, cycled, objectives)
-            counted.bins(micro_batches(cycled.assembled.experiences, self._plan(recipe, seed)))
+            fitting = partial(self._fitting, "update", step, self._roles.policy, counted)
+            numbers = self._updated("policy", recipe, seed, ticks, cycled, objectives, fitting)
             counted.tokens = recipe.update.epochs * num_tokens(cycled.gathered.trajectories)
         self._tell_skipped("policy", step, numbers)
         return numbers, objectives.completed(cycled.assembled.experiences)
@@ -227,6 +240,7 @@ class _Training:
         ticks: int,
         cycled: Cycled,
         objectives: Callable[[Sequence[Experience]], Objective],
+        fitting: Fitting,
     ) -> dict[str, float]:
         """`of` says how it is trained; `ticks`: how often its learning rate has moved on before."""
         part = self._roles.parts[role]
@@ -234,13 +248,33 @@ class _Training:
             part.parameters,
             part.optimizer,
             cycled.assembled.experiences,
-            self._plan(of, seed),
+            Plan.of(of.update, self._recipe.rollout.samples_per_prompt, seed, of.optimizer),
             objectives,
             learning_rate=of.optimizer.learning_rate * factor(ticks, of.learning_rate_schedule),
+            fitting=fitting,
         )
 
-    def _plan(self, of: Recipe | Critic, seed: int) -> Plan:
-        return Plan.of(of.update, self._recipe.rollout.samples_per_prompt, seed, of.optimizer)
+    def _fitting(
+        self,
+        phase: Phase,
+        step: int,
+        model: Model,
+        counted: Counted,
+        members: Sequence[Experience],
+        micro_batch_tokens: int,
+        attempt: Callable[[int], dict[str, float]],
+    ) -> dict[str, float]:
+        """One mini-batch's gradient, in the recipe's bins or in those that fit."""
+        trajectories = [each.trajectory for each in members]
+
+        def counting(tokens: int) -> dict[str, float]:
+            found = attempt(tokens)
+            counted.bins(bins(trajectories, tokens))
+            return found
+
+        return self._ladder.tokens(
+            phase, step, trajectories, micro_batch_tokens, counting, trained=model
+        )
 
     def _tell_skipped(self, role: str, step: int, numbers: Mapping[str, float]) -> None:
         if numbers["skipped_steps"]:
@@ -293,7 +327,11 @@ class _Training:
                 raise Refused([diverged(role, step, "its weights are not finite any more")])
         checkpoints = self._out / "checkpoints"
         with self._clock.phase("checkpoint", step):
-            bound = replace(state, logs={name: log.sync() for name, log in self._logs.items()})
+            bound = replace(
+                state,
+                logs={name: log.sync() for name, log in self._logs.items()},
+                downshifts=tuple(self._ladder.downshifts),
+            )
             path = checkpoint.save(checkpoints, parts, bound)
             checkpoint.retain(checkpoints, self._recipe.steps.keep_checkpoints)
         self._journal(

@@ -21,7 +21,7 @@ from miniverl.engine.trajectory import Prompt
 
 MAX_ROWS = 256
 _MAX_CACHE_TOKENS = 32768  # rows times the longest they can become
-_MIN_ROWS = 2  # one row takes another kernel, with other roundings, than many
+MIN_ROWS = 2  # one row takes another kernel, with other roundings, than many
 _TOKENS_BETWEEN_CHECKS = {"cpu": 1, "cuda": 8}  # to ask a GPU which rows ended is to wait for it
 
 
@@ -67,7 +67,7 @@ def generate(
     rows = _rows(prompts, sampling.samples_per_prompt, earlier)
     keys = [noise_key(seed, prompt.prompt_id, policy_version, sample) for prompt, sample in rows]
     # One row alone is decoded twice.
-    padded = [*range(len(rows)), *[0] * max(0, _MIN_ROWS - len(rows))]
+    padded = [*range(len(rows)), *[0] * max(0, MIN_ROWS - len(rows))]
     drawn = _decode(
         decoder,
         [rows[each] for each in padded],
@@ -84,7 +84,7 @@ def num_slots(prompts: Sequence[Prompt], sampling: Sampling, max_rows: int = MAX
     """How many rows are decoded at once, at most; never one alone."""
     longest = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
     num_rows = len(prompts) * sampling.samples_per_prompt
-    return max(_MIN_ROWS, min(max_rows, _MAX_CACHE_TOKENS // longest, num_rows))
+    return max(MIN_ROWS, min(max_rows, _MAX_CACHE_TOKENS // longest, num_rows))
 
 
 Row = tuple[Prompt, int]
@@ -123,7 +123,7 @@ def _decode(
     """Decode every row, in that many slots.
 
     Where a row ends, the next waiting one enters its slot; when none waits, slots are given up until only
-    `_MIN_ROWS` are left.
+    `MIN_ROWS` are left.
     """
     between_checks = _TOKENS_BETWEEN_CHECKS[decoder.device.type]
     longest = max(len(prompt.tokens) for prompt, _ in rows) + sampling.max_tokens
@@ -230,10 +230,10 @@ def _read(unread: list[Draw], rows: Sequence[int], drawn: Sequence[_Drawn]) -> N
 
 
 def _kept_slots(ended: Sequence[bool], num_waiting: int) -> list[int]:
-    """Old slot of each new one: those still going, and ended ones for waiting rows or up to `_MIN_ROWS`; few move."""
+    """Old slot of each new one: those still going, and ended ones for waiting rows or up to `MIN_ROWS`; few move."""
     going = [slot for slot, has_ended in enumerate(ended) if not has_ended]
     free = [slot for slot, has_ended in enumerate(ended) if has_ended]
-    going += free[: max(num_waiting, _MIN_ROWS - len(going))]
+    going += free[: max(num_waiting, MIN_ROWS - len(going))]
     movers = iter(slot for slot in going if slot >= len(going))
     staying = {slot for slot in going if slot < len(going)}
     return [slot if slot in staying else next(movers) for slot in range(len(going))]

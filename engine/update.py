@@ -6,7 +6,7 @@ minimised is the caller's: engine/policy_update.py, engine/critic_update.py.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from miniverl.engine.experience import Experience
 from miniverl.engine.loss import aggregate
 from miniverl.engine.recipe import Optimizer, Update
 from miniverl.engine.score import bins
-from miniverl.engine.trajectory import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +37,8 @@ class Normalisers:
         )
 
 
+# Calls the last with a budget of tokens, at most the second, until the gradient of the mini-batch fits in memory.
+Fitting = Callable[[Sequence[Experience], int, Callable[[int], dict[str, float]]], dict[str, float]]
 # Of one micro-batch: "loss", to be minimised, and its shares of whatever else is reported.
 Objective = Callable[[Sequence[Experience], Normalisers], Mapping[str, Tensor]]
 
@@ -76,6 +77,15 @@ def adamw(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> torch.optim
     )
 
 
+def as_planned(
+    members: Sequence[Experience],
+    micro_batch_tokens: int,
+    attempt: Callable[[int], dict[str, float]],
+) -> dict[str, float]:
+    """Once, in the bins of the recipe."""
+    return attempt(micro_batch_tokens)
+
+
 def update(
     parameters: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
@@ -84,6 +94,7 @@ def update(
     objective_of: Callable[[Sequence[Experience]], Objective],
     *,
     learning_rate: float,
+    fitting: Fitting = as_planned,
 ) -> dict[str, float]:
     """Train `parameters` on one step's experiences; returns the step's numbers, means over its optimizer steps.
 
@@ -93,7 +104,7 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     steps = [
-        _mini_batch_step(parameters, optimizer, members, plan, objective_of(members))
+        _mini_batch_step(parameters, optimizer, members, plan, objective_of(members), fitting)
         for members in _mini_batches(experiences, plan)
     ]
     metrics = {name: math.fsum(step[name] for step in steps) / len(steps) for name in steps[0]}
@@ -103,12 +114,6 @@ def update(
         "optimizer_steps": len(steps) - num_skipped,
         "skipped_steps": num_skipped,
     }
-
-
-def micro_batches(experiences: Sequence[Experience], plan: Plan) -> Iterator[Sequence[Trajectory]]:
-    """What the device computes at once, in the order of a whole step's updates."""
-    for members in _mini_batches(experiences, plan):
-        yield from bins([each.trajectory for each in members], plan.micro_batch_tokens)
 
 
 def mini_batch_indices(
@@ -150,10 +155,16 @@ def _mini_batch_step(
     members: Sequence[Experience],
     plan: Plan,
     objective: Objective,
+    fitting: Fitting,
 ) -> dict[str, float]:
     """Take one step along the mini-batch's gradient."""
-    optimizer.zero_grad(set_to_none=True)
-    totals = accumulate(members, plan, objective)
+
+    def attempt(micro_batch_tokens: int) -> dict[str, float]:
+        optimizer.zero_grad(set_to_none=True)  # of a try that did not fit, too
+        cut = replace(plan, micro_batch_tokens=micro_batch_tokens)
+        return accumulate(members, cut, objective)
+
+    totals = fitting(members, plan.micro_batch_tokens, attempt)
     norm = torch.nn.utils.clip_grad_norm_(parameters.values(), plan.max_gradient_norm)
     gradient_norm = float(norm)
     if math.isfinite(gradient_norm):
