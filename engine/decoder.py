@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from miniverl.engine import decoding_layer as layers
 from miniverl.engine.decoding_layer import DecodingLayer, Norm
-from miniverl.engine.layer import live_layer, shape_of
+from miniverl.engine.layer import attention_dtype, live_layer, shape_of
 from miniverl.engine.models import Model
 from miniverl.engine.products import Product, Products
 from miniverl.engine.recipe import Quantization
@@ -51,7 +51,7 @@ class Decoder:
         self._dtype = dtype
         self._over = over
         self.device = model.device
-        self._attention_dtype = layers.attention_dtype(self.device, dtype)
+        self._attention_dtype = attention_dtype(self.device, dtype)
         self._shape = shape_of(self._network)
         self._layers: list[DecodingLayer] = []
         self._head: Product | None = None

@@ -3,8 +3,7 @@
 The heads that attend together lie together: a group is the G queries that share a key, that key, and its value.
 Queries and keys are rotated as complex numbers: element i of a head's first half and element i of its second are one
 number, whose product with e^(i angle) is the rotation. That leaves the pairs side by side, another order than that of
-engine/layer.py, in queries and keys alike, so that their products are the same. Attention works in float32 on a CPU,
-whose products of many small matrices are slow in other types.
+engine/layer.py, in queries and keys alike, so that their products are the same.
 
 Axes: S tokens in any arrangement, H hidden, K key and value heads, X = S K groups, G queries of one group, D head
 size, C = D / 2.
@@ -49,11 +48,6 @@ class Norm:
         scale = torch.addcmul(self._epsilon_1, lengths, lengths, value=self._share).rsqrt_()
         scaled = inputs * scale
         return (scaled if scaled.dtype == inputs.dtype else scaled.to(inputs.dtype)) * self._weight
-
-
-def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """In what keys, values and the attention over them are, for products in `dtype`."""
-    return torch.float32 if device.type == "cpu" else dtype
 
 
 def turns(network: Any, num_positions: int, device: torch.device) -> Tensor:

@@ -95,7 +95,7 @@ def predicting_states(model: Model, packed: Packed) -> Tensor:
     with model.autocast():
         hidden_SH = functional.embedding(packed.tokens_S, body.embed_tokens.weight)
         rotation = layers.rotation(network, packed.positions_S, hidden_SH.dtype)
-        mask_B1RT = _mask(packed, hidden_SH.dtype)
+        mask_B1RT = _mask(packed, layers.attention_dtype(model.device, hidden_SH.dtype))
         for module in body.layers:
             layer = layers.live_layer(module, shape)
             run = partial(_layer_output, layer, rotation, packed, mask_B1RT)
@@ -110,9 +110,11 @@ def predicting_states(model: Model, packed: Packed) -> Tensor:
 def _layer_output(
     layer: Layer, rotation: Rotation, packed: Packed, mask_B1RT: Tensor, hidden_SH: Tensor
 ) -> Tensor:
-    queries_SQD, keys_SKD, values_SKD = layers.heads(layer, hidden_SH, rotation)
+    queries_SQD, keys_SKD, values_SKD = (
+        each.to(mask_B1RT.dtype) for each in layers.heads(layer, hidden_SH, rotation)
+    )
     attended_SQD = _attended(queries_SQD, keys_SKD, values_SKD, packed, mask_B1RT)
-    return layers.after_attention(layer, hidden_SH, attended_SQD)
+    return layers.after_attention(layer, hidden_SH, attended_SQD.to(hidden_SH.dtype))
 
 
 def _attended(

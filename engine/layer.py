@@ -102,6 +102,16 @@ def after_attention(layer: Layer, hidden_SH: Tensor, attended_SQD: Tensor) -> Te
     return hidden_SH + layer.down(functional.silu(gate) * up)
 
 
+def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """In what attention is, for products in `dtype`: a CPU multiplies many small matrices slowly in a narrower type."""
+    return at_least_float32(dtype) if device.type == "cpu" else dtype
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """In what attention on a CPU, and log-probabilities, are computed and kept, where products are in `dtype`."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def rms_norm(inputs: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return functional.rms_norm(inputs, weight.shape, weight, epsilon)
 

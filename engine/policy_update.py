@@ -21,7 +21,7 @@ from miniverl.engine.policy_loss import POLICY_LOSSES, weighted
 from miniverl.engine.policy_metrics import policy_metrics
 from miniverl.engine.problem import Refused, diverged
 from miniverl.engine.recipe import Recipe
-from miniverl.engine.score import response_scores, response_scores_at, score
+from miniverl.engine.score import Entropy, response_scores, response_scores_at, score
 from miniverl.engine.seeds import generator
 from miniverl.engine.update import Normalisers, Objective
 
@@ -128,11 +128,11 @@ def _scored(
     packed = pack([each.trajectory for each in rows], policy.device)
     is_new = rows[0].old_log_probs_R is None
     has_bonus = uses_task_rewards(recipe) and recipe.policy_loss.entropy_coefficient != 0
-    with_entropy = has_bonus or is_new
+    entropy: Entropy = "trained" if has_bonus else "told" if is_new else "none"
     temperature = recipe.rollout.temperature
     if recipe.distillation is None:
         log_probs_P, entropy_P = response_scores(
-            policy, packed, temperature=temperature, with_entropy=with_entropy
+            policy, packed, temperature=temperature, entropy=entropy
         )
         top_log_probs_PK = None
     else:
@@ -141,7 +141,7 @@ def _scored(
             packed,
             distillation.teacher_tokens(rows, policy.device),
             temperature=temperature,
-            with_entropy=with_entropy,
+            entropy=entropy,
         )
 
     def gathered(tensors: Sequence[Tensor]) -> Tensor:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.forward import Packed, pack, predicting_states
+from miniverl.engine.layer import at_least_float32
 from miniverl.engine.models import Model
-from miniverl.engine.score import at_least_float32, bins
+from miniverl.engine.score import bins
 from miniverl.engine.trajectory import Trajectory
 
 

@@ -85,7 +85,7 @@ def test_scores_and_their_gradients(found, tmp_path, record, largest_difference,
         folder = _saved(case["config"], case["weights"], tmp_path / str(place))
         model = load_policy(recipe.policy, folder, adapter_seed=0, device="cpu")
         packed = pack(_trajectories(found), model.device)
-        both = response_scores(model, packed, temperature=found["temperature"], with_entropy=True)
+        both = response_scores(model, packed, temperature=found["temperature"], entropy="trained")
         values_P = dict(zip(("log-probability", "entropy"), both, strict=True))[name]
         num_tokens += len(values_P)
         theirs = case["scores"][name]

@@ -94,7 +94,7 @@ def _trajectories() -> list[Trajectory]:
 
 def _scored(model: Model) -> Tensor:
     (members,) = bins(_trajectories(), 1000)
-    scores = response_scores(model, pack(members, model.device), temperature=1.0, with_entropy=True)
+    scores = response_scores(model, pack(members, model.device), temperature=1.0, entropy="told")
     return torch.cat(scores)
 
 

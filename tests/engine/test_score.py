@@ -11,7 +11,7 @@ from miniverl.engine import score as scores
 from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
 from miniverl.engine.recipe import Recipe
-from miniverl.engine.score import bins, response_scores, score
+from miniverl.engine.score import Entropy, bins, response_scores, score
 from miniverl.engine.trajectory import Trajectory
 
 
@@ -70,7 +70,7 @@ def test_scores_and_gradients_are_those_of_log_softmax(
     weights_P = torch.linspace(-1, 2, 9, dtype=torch.float64)
     results = []
     packed = pack(TRAJECTORIES, model.device)
-    ours = response_scores(model, packed, temperature=temperature, with_entropy=True)
+    ours = response_scores(model, packed, temperature=temperature, entropy="trained")
     for log_probs_P, entropy_P in (ours, _plain_scores(model, temperature)):
         loss = (weights_P * log_probs_P).sum() + (weights_P.square() * entropy_P).sum()
         gradients = torch.autograd.grad(loss, list(model.trained().values()))
@@ -82,8 +82,8 @@ def test_scores_and_gradients_are_those_of_log_softmax(
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("num_tokens", [0, 3])
-@pytest.mark.parametrize("with_entropy", [True, False])
-def test_the_head_alone_is_exact_in_float64(with_entropy: bool, num_tokens: int) -> None:
+@pytest.mark.parametrize("entropy", ["trained", "none"])
+def test_the_head_alone_is_exact_in_float64(entropy: Entropy, num_tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden_PH = torch.randn(9, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     head_VH = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -94,7 +94,7 @@ def test_the_head_alone_is_exact_in_float64(with_entropy: bool, num_tokens: int)
 
     def all_three(hidden_PH: Tensor, head_VH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found: tuple[Tensor, Tensor, Tensor] = scores._HeadScores.apply(  # type: ignore[no-untyped-call]
-            hidden_PH, head_VH, targets_P, tokens_PK, 0.7, torch.float64, with_entropy
+            hidden_PH, head_VH, targets_P, tokens_PK, 0.7, torch.float64, entropy
         )
         return found
 
@@ -103,31 +103,40 @@ def test_the_head_alone_is_exact_in_float64(with_entropy: bool, num_tokens: int)
     torch.testing.assert_close(log_probs_P, log_probs_PV.gather(1, targets_P[:, None])[:, 0])
     torch.testing.assert_close(log_probs_PK, log_probs_PV.gather(1, tokens_PK))
     expected_P = -(log_probs_PV.exp() * log_probs_PV).sum(-1)
-    torch.testing.assert_close(entropy_P, expected_P if with_entropy else torch.zeros(9).double())
+    if entropy == "none":
+        expected_P = torch.zeros(9).double()
+    torch.testing.assert_close(entropy_P, expected_P)
     assert torch.autograd.gradcheck(all_three, (hidden_PH, head_VH))
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_log_probs_of_other_tokens_and_their_gradients_are_those_of_plain_autograd() -> None:
+@pytest.mark.parametrize("is_head_trained", [True, False])
+@pytest.mark.parametrize("entropy", ["none", "told"])
+def test_log_probs_of_other_tokens_and_their_gradients_are_those_of_plain_autograd(
+    is_head_trained: bool, entropy: Entropy
+) -> None:
+    """A frozen head takes another way back."""
     generator = torch.Generator().manual_seed(1)
     hidden_PH = torch.randn(9, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     head_VH = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     targets_P = torch.randint(11, (9,), generator=generator)
     tokens_PK = torch.rand(9, 11, generator=generator).argsort(-1)[:, :4]
-    weights_PK = torch.randn(9, 4, dtype=torch.float64, generator=generator)
-    _, _, ours_PK = scores._HeadScores.apply(  # type: ignore[no-untyped-call]
-        hidden_PH, head_VH, targets_P, tokens_PK, 1.3, torch.float64, False
+    weights_P5 = torch.randn(9, 5, dtype=torch.float64, generator=generator)
+    head_VH.requires_grad_(is_head_trained)
+    log_probs_P, entropy_P, ours_PK = scores._HeadScores.apply(  # type: ignore[no-untyped-call]
+        hidden_PH, head_VH, targets_P, tokens_PK, 1.3, torch.float64, entropy
     )
-    plain_PK = (hidden_PH @ head_VH.T / 1.3).log_softmax(-1).gather(1, tokens_PK)
+    all_PV = (hidden_PH @ head_VH.T / 1.3).log_softmax(-1)
+    plain_P5 = torch.cat([all_PV.gather(1, tokens_PK), all_PV.gather(1, targets_P[:, None])], 1)
+    of = (hidden_PH, head_VH) if is_head_trained else (hidden_PH,)
     results = [
-        [
-            values_PK,
-            *torch.autograd.grad((weights_PK * values_PK.exp()).sum(), (hidden_PH, head_VH)),
-        ]
-        for values_PK in (ours_PK, plain_PK)
+        [values_P5, *torch.autograd.grad((weights_P5 * values_P5.exp()).sum(), of)]
+        for values_P5 in (torch.cat([ours_PK, log_probs_P[:, None]], 1), plain_P5)
     ]
     for ours, plain in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-12, rtol=1e-12)
+    if entropy == "told":
+        torch.testing.assert_close(entropy_P, -(all_PV.exp() * all_PV).sum(-1))
 
 
 def test_a_score_is_one_tensor_for_each_response(tiny_policy: Model) -> None:
