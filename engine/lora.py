@@ -44,13 +44,62 @@ class LoraLinear(nn.Module):
         self.is_enabled = True
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs = linear(inputs, self.weight, self.bias)
         if not self.is_enabled:
+            return linear(inputs, self.weight, self.bias)
+        if isinstance(self.weight, Tensor) and inputs.dim() == 2:
+            kind = inputs.device.type
+            is_cast = torch.is_autocast_enabled(kind)
+            outputs: Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]
+                inputs,
+                self.weight,
+                self.bias,
+                self.lora_A,
+                self.lora_B,
+                self.scale,
+                torch.get_autocast_dtype(kind) if is_cast else inputs.dtype,
+            )
             return outputs
+        outputs = linear(inputs, self.weight, self.bias)
         down = functional.linear(inputs, self.lora_A)
-        if inputs.dim() != 2:
-            return outputs + self.scale * functional.linear(down, self.lora_B)
-        return torch.addmm(outputs, down, self.lora_B.T, alpha=self.scale)
+        return outputs + self.scale * functional.linear(down, self.lora_B)
+
+
+class _Adapted(torch.autograd.Function):
+    """x W^T + b + scale (x A^T) B^T over a frozen W, multiplied in one type; both sums in place, as one node."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        down_RI: Tensor,
+        up_OR: Tensor,
+        scale: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        cast_SI, own = inputs.to(dtype), None if bias is None else bias.to(dtype)
+        outputs_SO = functional.linear(cast_SI, weight.to(dtype), own)
+        lowered_SR = functional.linear(cast_SI, down_RI.to(dtype))
+        outputs_SO.addmm_(lowered_SR, up_OR.to(dtype).T, alpha=scale)
+        ctx.save_for_backward(cast_SI, lowered_SR, weight, down_RI, up_OR)
+        ctx.scale, ctx.inputs_dtype = scale, inputs.dtype
+        return outputs_SO
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (by_outputs_SO,) = gradients
+        cast_SI, lowered_SR, weight, down_RI, up_OR = ctx.saved_tensors
+        dtype = cast_SI.dtype
+        by_lowered_SR = (by_outputs_SO @ up_OR.to(dtype)).mul_(ctx.scale)
+        by_up_OR = (by_outputs_SO.T @ lowered_SR).mul_(ctx.scale)
+        by_inputs_SI = None
+        if ctx.needs_input_grad[0]:
+            by_inputs_SI = by_outputs_SO @ weight.to(dtype)
+            by_inputs_SI = by_inputs_SI.addmm_(by_lowered_SR, down_RI.to(dtype))
+            by_inputs_SI = by_inputs_SI.to(ctx.inputs_dtype)
+        by_down_RI = (by_lowered_SR.T @ cast_SI).to(down_RI.dtype)
+        return by_inputs_SI, None, None, by_down_RI, by_up_OR.to(up_OR.dtype), None, None
 
 
 Linear = nn.Linear | Nf4Linear | LoraLinear

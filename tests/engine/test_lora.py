@@ -48,6 +48,24 @@ def test_an_adapter_adds_alpha_over_rank_times_its_product() -> None:
     assert torch.equal(merged, torch.tensor([[1.0 + 6.0, 2.0 - 6.0], [3.0 + 1.5, 4.0 - 1.5]]))
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_gradients_are_those_of_the_formula(has_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    base = nn.Linear(6, 5, bias=has_bias, dtype=torch.float64).requires_grad_(False)
+    recipe = Lora(rank=2, alpha=3.0, target_modules=("all-linear",), excluded_modules=())
+    layer = lora.LoraLinear(base, recipe, generator, base.weight)
+    layer.lora_B.data.normal_(generator=generator)
+    inputs_SI = torch.randn(4, 6, dtype=torch.float64, generator=generator, requires_grad=True)
+    plain_SO = base(inputs_SI) + layer.scale * (inputs_SI @ layer.lora_A.T @ layer.lora_B.T)
+    torch.testing.assert_close(layer(inputs_SI), plain_SO)
+    of = (inputs_SI, layer.lora_A, layer.lora_B)
+    results = [
+        torch.autograd.grad(outputs.square().sum(), of) for outputs in (layer(inputs_SI), plain_SO)
+    ]
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain)
+
+
 def test_a_new_adapter_changes_nothing_and_is_named_by_its_layer(
     tiny_model: Path, tiny_recipe: Recipe
 ) -> None:
