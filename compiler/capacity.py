@@ -27,7 +27,7 @@ PHASES = ("rollout", "score", "score_teacher", "reward", "critic_update", "updat
 # Interpreter, libraries and their buffers, beside tensors: measured as a run's memory before its first step, less its
 # weights (0.6 GB on a CPU); a CUDA context and its libraries' workspaces are about as much.
 PROCESS_BYTES = 600_000_000
-_CHUNK = 256  # positions whose logits exist at once (engine/score.py)
+_CHUNK_LOGITS = 256 * 49152  # that exist at once (engine/score.py)
 _LOGITS_COPIES = {False: 2, True: 4}  # scored; differentiated
 _MOST_ROWS, _MOST_CACHE_TOKENS = 256, 32_768  # decoded at once (engine/sample.py)
 _DECODE_COPIES = 3  # logits, their probabilities, their order
@@ -207,7 +207,8 @@ def _forward(
 def _logits(
     role: str, phase: str, shape: ModelShape, batch: Batch, *, differentiated: bool
 ) -> Part:
-    positions = min(_CHUNK, batch.responses * batch.response_tokens)
+    of_chunk = max(1, _CHUNK_LOGITS // shape.vocabulary)
+    positions = min(of_chunk, batch.responses * batch.response_tokens)
     values = _LOGITS_COPIES[differentiated] * positions * shape.vocabulary
     return Part(role=role, part="logits of a chunk", bytes=values * 4, phases=(phase,))
 

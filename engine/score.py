@@ -21,7 +21,7 @@ from miniverl.engine.layer import at_least_float32
 from miniverl.engine.models import Model
 from miniverl.engine.trajectory import Trajectory
 
-_CHUNK_POSITIONS = 256
+_CHUNK_LOGITS = 256 * 49152  # 50 MB in float32, of which a few copies exist at once
 _LOWEST_TEMPERATURE = 1e-8
 
 
@@ -141,7 +141,7 @@ class _HeadScores(torch.autograd.Function):
         of_hidden, of_head = ctx.needs_input_grad[:2]
         leaves_mean = of_hidden and not of_head and entropy != "trained"
         mean_PH = torch.empty_like(hidden_PH) if leaves_mean else None
-        for part in chunks(len(hidden_PH)):
+        for part in chunks(len(hidden_PH), len(head_VH)):
             logits_CV = chunk_logits(hidden_PH[part], head_VH, temperature, dtype)
             log_normaliser_P[part] = logits_CV.logsumexp(-1)
             log_normaliser_C1 = log_normaliser_P[part, None]
@@ -183,7 +183,7 @@ def _by_hidden(ctx: Any, by_log_prob_P: Tensor, by_log_prob_PK: Tensor) -> Tenso
     hidden_PH, head_VH, targets_P, tokens_PK, _, _, mean_PH = ctx.saved_tensors
     by_all_P = by_log_prob_P + by_log_prob_PK.sum(-1)
     by_hidden_PH = torch.empty_like(hidden_PH)
-    for part in chunks(len(hidden_PH)):
+    for part in chunks(len(hidden_PH), len(head_VH)):
         by_part_CH = head_VH[targets_P[part]] * by_log_prob_P[part, None]
         by_part_CH -= mean_PH[part] * by_all_P[part, None]
         if tokens_PK.shape[1]:
@@ -201,7 +201,7 @@ def _by_hidden_and_head(
     by_all_P = by_log_prob_P + by_log_prob_PK.sum(-1)
     by_hidden_PH = torch.empty_like(hidden_PH)
     by_head_VH = torch.zeros_like(head_VH) if ctx.needs_input_grad[1] else None
-    for part in chunks(len(hidden_PH)):
+    for part in chunks(len(hidden_PH), len(head_VH)):
         logits_CV = chunk_logits(hidden_PH[part], head_VH, ctx.temperature, ctx.dtype)
         log_p_CV = logits_CV.sub_(log_normaliser_P[part, None])
         by_logits_CV = log_p_CV.exp()
@@ -229,7 +229,8 @@ def chunk_logits(
     return logits_CV.to(at_least_float32(dtype)).div_(temperature)
 
 
-def chunks(length: int) -> Iterator[slice]:
-    """Slices of some hundred positions, whose logits exist at once."""
-    for start in range(0, length, _CHUNK_POSITIONS):
-        yield slice(start, start + _CHUNK_POSITIONS)
+def chunks(length: int, num_tokens: int) -> Iterator[slice]:
+    """Slices of positions whose logits, over a vocabulary of `num_tokens`, exist at once: as many as memory is for."""
+    size = max(1, _CHUNK_LOGITS // num_tokens)
+    for start in range(0, length, size):
+        yield slice(start, start + size)

@@ -95,7 +95,7 @@ def _head_targets(
     log_probs_P = hidden_PH.new_empty(len(hidden_PH), dtype=torch.float32)
     tokens_PK = targets_P.new_empty(len(hidden_PH), top_k)
     top_log_probs_PK = log_probs_P.new_empty(tokens_PK.shape)
-    for part in chunks(len(hidden_PH)):
+    for part in chunks(len(hidden_PH), len(teacher.head_VH)):
         logits_CV = chunk_logits(
             hidden_PH[part], teacher.head_VH, _TEMPERATURE, teacher.compute_dtype
         )

@@ -59,7 +59,7 @@ def _measure(question: Json) -> Json:
     packed = pack(rows, model.device)
     forget_peak()
     before, started = peak_bytes(), time.perf_counter()
-    log_probs_P, _ = response_scores(model, packed, temperature=1.0, with_entropy=False)
+    log_probs_P, _ = response_scores(model, packed, temperature=1.0, entropy="none")
     log_probs_P.sum().backward()
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "peak_bytes": peak_bytes() - before, "tokens": len(log_probs_P)}

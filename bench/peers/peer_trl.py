@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 
-class _Turns(TrainerCallback):  # type: ignore[misc]
+class _Turns(TrainerCallback):
     """A step's time is from its turn to its end."""
 
     def __init__(self, answers: Any) -> None:

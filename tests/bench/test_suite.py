@@ -95,7 +95,7 @@ def test_a_workload_leaves_a_valid_record_of_an_exact_resume(
     assert straight["telemetry"]["fields"]["rss_bytes"] == "measured"
     assert written["models"]["policy"]["weights"] == "synthetic"
     shares = {name: phase["share"] for name, phase in written["roofline"]["phases"].items()}
-    assert set(shares) == {"rollout", "score_old", "score_reference", "update"}
+    assert set(shares) == {"rollout", "score_reference", "update"}
     assert all(0 < share < 1 for share in shares.values())
     assert [line for line in told if re.search(rf"step {STEPS}/{STEPS}  reward \d", line)]
 

@@ -36,8 +36,8 @@ TRAJECTORIES = (
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """9 response tokens in chunks of 4."""
-    monkeypatch.setattr(scores, "_CHUNK_POSITIONS", 4)
+    """9 response tokens in chunks of 4 over 11 tokens, of 1 over a whole vocabulary."""
+    monkeypatch.setattr(scores, "_CHUNK_LOGITS", 44)
 
 
 def _double(model: Model) -> Model:

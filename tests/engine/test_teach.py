@@ -49,7 +49,7 @@ def teacher(make_model: Callable[..., Path]) -> Model:
 def test_targets_are_the_teachers_log_probs_of_the_very_tokens(
     teacher: Model, monkeypatch: pytest.MonkeyPatch, micro_batch_tokens: int
 ) -> None:
-    monkeypatch.setattr(scores, "_CHUNK_POSITIONS", 4)
+    monkeypatch.setattr(scores, "_CHUNK_LOGITS", 44)
     found = teacher_targets(
         teacher,
         TRAJECTORIES,
