@@ -58,9 +58,9 @@ def peers(
         tell=say,
     )
     out.unlink(missing_ok=True)  # a run that breaks off leaves none, rather than an earlier one's
-    found = measured([name for name in PARTS if not only or name in only], at)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, found)
+    for found in measured([name for name in PARTS if not only or name in only], at):
+        write_json(out, found)
     if as_json:
         print_json(found)
     else:

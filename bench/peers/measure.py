@@ -1,8 +1,11 @@
-"""Every part that is wanted, in order, into one JSON document: the machine, the answers, the ratios."""
+"""Every part that is wanted, in order, into one JSON document: the machine, the answers, the ratios.
+
+Parts take minutes, so the document is whole after each: where a later one breaks off, the earlier ones are there.
+"""
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -13,8 +16,8 @@ from miniverl.bench.peers.parts import PARTS, plain
 from miniverl.bench.peers.setting import Setting
 
 
-def measured(names: Sequence[str], at: Setting) -> dict[str, Any]:
-    """Raises CannotHere where a part needs peers that are not installed."""
+def measured(names: Sequence[str], at: Setting) -> Iterator[dict[str, Any]]:
+    """The document after each part. Raises CannotHere where a part needs peers that are not installed."""
     has_peers = any(PARTS[name].needs_peers for name in names)
     peers = setting.peers_packages(at.peers_python) if has_peers else {}
     parts: dict[str, Any] = {}
@@ -31,6 +34,10 @@ def measured(names: Sequence[str], at: Setting) -> dict[str, Any]:
             "seconds": round(time.perf_counter() - started, 1),
             "cells": cells,
         }
+        yield _document(parts, at, peers)
+
+
+def _document(parts: dict[str, Any], at: Setting, peers: Mapping[str, str]) -> dict[str, Any]:
     checkout = environment.checkout()
     return {
         "measured_at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -50,6 +57,6 @@ def measured(names: Sequence[str], at: Setting) -> dict[str, Any]:
             "is_dirty": checkout.is_dirty,
             "sha256": environment.code_sha256(),
         },
-        "parts": parts,
+        "parts": dict(parts),
         "ratios": [each.plain() for each in judge.ratios(parts)],
     }
