@@ -76,6 +76,7 @@ class Decoder:
     def open(self, num_rows: int, longest: int) -> None:
         """An empty cache for rows of up to `longest` tokens."""
         num_columns = -(-longest // _COLUMNS) * _COLUMNS
+        self._keys, self._values = [], []  # not beside the new ones
         # Zeros, since a masked column counts 0 times what it holds.
         shape = (num_rows, self._shape.num_kv_heads, num_columns, self._shape.head_size)
         zeros = partial(torch.zeros, shape, dtype=self._attention_dtype, device=self.device)
@@ -85,31 +86,44 @@ class Decoder:
         self._lengths = [0] * num_rows
         self._lengths_B = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
 
+    @property
+    def prefills_together(self) -> bool:
+        """Whether a prompt's numbers are the same bytes whatever other prompts run with it (engine/products.py)."""
+        return self.device.type == "cpu" and self._dtype == torch.float32
+
     @torch.inference_mode()
-    def prefill(self, tokens: Sequence[int]) -> Prefilled:
-        """Run one prompt, alone, for as many rows as it will have."""
-        tokens_P = torch.tensor(tokens, device=self.device)
-        num_tokens, num_heads, size = len(tokens), self._shape.num_kv_heads, self._shape.head_size
-        turns_X1C = self._turns_T1C[: len(tokens)].repeat_interleave(num_heads, 0)
-        hidden_PH = self._embedding_VH[tokens_P]
-        keys: list[Tensor] = []
-        values: list[Tensor] = []
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> list[Prefilled]:
+        """Run prompts side by side, each for as many rows as it will have; each attends to itself alone."""
+        lengths = [len(prompt) for prompt in prompts]
+        if sum(lengths) == 1:  # one row takes another kernel than many
+            return self.prefill([*prompts, *prompts])[:1]
+        num_heads, size = self._shape.num_kv_heads, self._shape.head_size
+        tokens_P = torch.tensor([token for prompt in prompts for token in prompt])
+        turns_P1C = torch.cat([self._turns_T1C[:length] for length in lengths])
+        turns_X1C = turns_P1C.repeat_interleave(num_heads, 0)
+        hidden_PH = self._embedding_VH[tokens_P.to(self.device)]
+        keys: list[tuple[Tensor, ...]] = []
+        values: list[tuple[Tensor, ...]] = []
         for layer in self._layers:
             queries_XGD, keys_XD, values_XD = layers.heads(
                 layer, hidden_PH, turns_X1C, self._attention_dtype
             )
-            keys.append(keys_XD.view(num_tokens, num_heads, size).transpose(0, 1))
-            values.append(values_XD.view(num_tokens, num_heads, size).transpose(0, 1))
-            attended_1QPD = functional.scaled_dot_product_attention(
-                queries_XGD.reshape(num_tokens, -1, size).transpose(0, 1)[None],
-                keys[-1][None],
-                values[-1][None],
-                is_causal=True,
-                enable_gqa=True,
+            queries = queries_XGD.reshape(len(hidden_PH), -1, size).split(lengths)
+            keys.append(keys_XD.view(-1, num_heads, size).split(lengths))
+            values.append(values_XD.view(-1, num_heads, size).split(lengths))
+            attended = map(_attended_alone, queries, keys[-1], values[-1])
+            hidden_PH = layers.after_attention(layer, hidden_PH, torch.cat(list(attended)))
+        last_U = torch.tensor(lengths, device=self.device).cumsum(0) - 1
+        # Row by row: each prompt's logits come from a product of one row, however many prompts there are.
+        logits = [self._logits(hidden_PH[last, None])[0] for last in last_U]
+        return [
+            Prefilled(
+                keys=[each[number].transpose(0, 1) for each in keys],
+                values=[each[number].transpose(0, 1) for each in values],
+                logits_V=logits_V,
             )
-            attended_PE = attended_1QPD[0].transpose(0, 1).flatten(1)
-            hidden_PH = layers.after_attention(layer, hidden_PH, attended_PE)
-        return Prefilled(keys=keys, values=values, logits_V=self._logits(hidden_PH[-1:])[0])
+            for number, logits_V in enumerate(logits)
+        ]
 
     @torch.inference_mode()
     def enter(self, prompt: Prefilled, row: int) -> None:
@@ -213,3 +227,14 @@ class Decoder:
 
     def _norm_of(self, products: Products, weight: Tensor) -> Norm:
         return Norm(products.own(weight), self._shape.epsilon)
+
+
+def _attended_alone(queries_PQD: Tensor, keys_PKD: Tensor, values_PKD: Tensor) -> Tensor:
+    """One prompt's heads [P, E], each of its tokens attending to those up to itself."""
+    queries_1QPD, keys_1KPD, values_1KPD = (
+        each.transpose(0, 1)[None] for each in (queries_PQD, keys_PKD, values_PKD)
+    )
+    attended_1QPD = functional.scaled_dot_product_attention(
+        queries_1QPD, keys_1KPD, values_1KPD, is_causal=True, enable_gqa=True
+    )
+    return attended_1QPD[0].transpose(0, 1).flatten(1)

@@ -46,7 +46,7 @@ class LoraLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.is_enabled:
             return linear(inputs, self.weight, self.bias)
-        if isinstance(self.weight, Tensor) and inputs.dim() == 2:
+        if inputs.dim() == 2:
             kind = inputs.device.type
             is_cast = torch.is_autocast_enabled(kind)
             outputs: Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]
@@ -65,13 +65,16 @@ class LoraLinear(nn.Module):
 
 
 class _Adapted(torch.autograd.Function):
-    """x W^T + b + scale (x A^T) B^T over a frozen W, multiplied in one type; both sums in place, as one node."""
+    """x W^T + b + scale (x A^T) B^T over a frozen W, multiplied in one type; both sums in place, as one node.
+
+    A quantised W is made for each product and let go.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         inputs: Tensor,
-        weight: Tensor,
+        weight: Tensor | Nf4Weight,
         bias: Tensor | None,
         down_RI: Tensor,
         up_OR: Tensor,
@@ -79,27 +82,31 @@ class _Adapted(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         cast_SI, own = inputs.to(dtype), None if bias is None else bias.to(dtype)
-        outputs_SO = functional.linear(cast_SI, weight.to(dtype), own)
+        outputs_SO = functional.linear(cast_SI, _dense(weight, dtype), own)
         lowered_SR = functional.linear(cast_SI, down_RI.to(dtype))
         outputs_SO.addmm_(lowered_SR, up_OR.to(dtype).T, alpha=scale)
-        ctx.save_for_backward(cast_SI, lowered_SR, weight, down_RI, up_OR)
-        ctx.scale, ctx.inputs_dtype = scale, inputs.dtype
+        ctx.save_for_backward(cast_SI, lowered_SR, down_RI, up_OR)
+        ctx.weight, ctx.scale, ctx.inputs_dtype = weight, scale, inputs.dtype
         return outputs_SO
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (by_outputs_SO,) = gradients
-        cast_SI, lowered_SR, weight, down_RI, up_OR = ctx.saved_tensors
+        cast_SI, lowered_SR, down_RI, up_OR = ctx.saved_tensors
         dtype = cast_SI.dtype
         by_lowered_SR = (by_outputs_SO @ up_OR.to(dtype)).mul_(ctx.scale)
         by_up_OR = (by_outputs_SO.T @ lowered_SR).mul_(ctx.scale)
         by_inputs_SI = None
         if ctx.needs_input_grad[0]:
-            by_inputs_SI = by_outputs_SO @ weight.to(dtype)
+            by_inputs_SI = by_outputs_SO @ _dense(ctx.weight, dtype)
             by_inputs_SI = by_inputs_SI.addmm_(by_lowered_SR, down_RI.to(dtype))
             by_inputs_SI = by_inputs_SI.to(ctx.inputs_dtype)
         by_down_RI = (by_lowered_SR.T @ cast_SI).to(down_RI.dtype)
         return by_inputs_SI, None, None, by_down_RI, by_up_OR.to(up_OR.dtype), None, None
+
+
+def _dense(weight: Tensor | Nf4Weight, dtype: torch.dtype) -> Tensor:
+    return weight.dense(dtype) if isinstance(weight, Nf4Weight) else weight.to(dtype)
 
 
 Linear = nn.Linear | Nf4Linear | LoraLinear
@@ -148,8 +155,7 @@ def disabled(network: nn.Module) -> Iterator[None]:
 @torch.no_grad()
 def write_effective_weight(layer: Linear, into: Tensor) -> None:
     """Write W + (alpha / rank) B A of an adapted layer, W of a plain one."""
-    held = layer.weight
-    weight = held.dense(into.dtype) if isinstance(held, Nf4Weight) else held
+    weight = _dense(layer.weight, into.dtype)
     if isinstance(layer, LoraLinear):
         torch.addmm(weight, layer.lora_B, layer.lora_A, alpha=layer.scale, out=into)
     else:

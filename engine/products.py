@@ -2,8 +2,9 @@
 
 Over a copy, the layers of one input lie one below the other, each with its adapter merged, rounded once to the
 copy's type. Over quantised weights nothing is copied: each product takes the weights back from their 4 bits, and the
-adapter is multiplied beside. Either way, on a CPU the weights are packed for oneDNN, whose products for a row do not
-depend on the other rows (observed for two rows and more).
+adapter is multiplied beside. Either way, on a CPU the weights are packed for oneDNN. In float32 its products for a row do
+not depend on the other rows (observed for two rows and more); nor do they in bfloat16, except on a CPU with tiles (AMX),
+where they are cut by the number of rows. A record says what was found (engine/determinism.py).
 """
 
 from abc import ABC, abstractmethod

@@ -20,6 +20,7 @@ from miniverl.engine.seeds import noise_key, uniforms
 from miniverl.engine.trajectory import Prompt
 
 MAX_ROWS = 256
+_MAX_PREFILL_TOKENS = 512  # of prompts that run together, and whose keys and values wait
 _MAX_CACHE_TOKENS = 32768  # rows times the longest they can become
 MIN_ROWS = 2  # one row takes another kernel, with other roundings, than many
 _TOKENS_BETWEEN_CHECKS = {"cpu": 1, "cuda": 8}  # to ask a GPU which rows ended is to wait for it
@@ -169,7 +170,9 @@ class _Slots:
         self._waiting = deque(range(len(rows)))
         self._all_rows = rows
         self._all_keys = keys
-        self._prefilled: tuple[int, Prefilled] | None = None  # of the prompt that entered last
+        self._prefilled: dict[
+            int, Prefilled
+        ] = {}  # by prompt id, from the one that entered last on
         decoder.open(num_slots, longest)
         zeros = partial(torch.zeros, num_slots, dtype=torch.int64, device=decoder.device)
         self.rows = [-1] * num_slots  # which row each slot decodes
@@ -202,15 +205,36 @@ class _Slots:
         """The logits behind the prompt that entered. Samples of one prompt wait side by side."""
         row = self._waiting.popleft()
         prompt, _ = self._all_rows[row]
-        if self._prefilled is None or self._prefilled[0] != prompt.prompt_id:
-            self._prefilled = prompt.prompt_id, self._decoder.prefill(prompt.tokens)
-        prefilled = self._prefilled[1]
+        if prompt.prompt_id not in self._prefilled:
+            wanted = self._next_prompts(prompt)
+            made = self._decoder.prefill([each.tokens for each in wanted])
+            ids = (each.prompt_id for each in wanted)
+            self._prefilled = dict(zip(ids, made, strict=True))
+        for entered in [*self._prefilled]:
+            if entered == prompt.prompt_id:
+                break
+            del self._prefilled[entered]
+        prefilled = self._prefilled[prompt.prompt_id]
         self._decoder.enter(prefilled, slot)
         self.rows[slot] = row
         self.keys_B[slot] = self._all_keys[row]
         self.positions_B[slot] = 0
         self.has_ended_B[slot] = False
         return prefilled.logits_V
+
+    def _next_prompts(self, first: Prompt) -> list[Prompt]:
+        """`first`, and those that enter after it as far as they are run together."""
+        found = {first.prompt_id: first}
+        num_tokens = len(first.tokens)
+        for row in self._waiting if self._decoder.prefills_together else ():
+            prompt, _ = self._all_rows[row]
+            if prompt.prompt_id in found:
+                continue
+            num_tokens += len(prompt.tokens)
+            if num_tokens > _MAX_PREFILL_TOKENS:
+                break
+            found[prompt.prompt_id] = prompt
+        return list(found.values())
 
 
 def _read(unread: list[Draw], rows: Sequence[int], drawn: Sequence[_Drawn]) -> None:

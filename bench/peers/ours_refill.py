@@ -80,7 +80,8 @@ def padded(decoder: Decoder, prompts: Sequence[Prompt], sampling: Sampling, slot
         batch = prompts[start : start + size]
         longest = max(len(each.tokens) for each in batch) + sampling.max_tokens
         decoder.open(samples * len(batch), longest)
-        entering = [each for prompt in batch for each in [decoder.prefill(prompt.tokens)] * samples]
+        prefilled = decoder.prefill([each.tokens for each in batch])
+        entering = [each for each in prefilled for _ in range(samples)]
         for row, each in enumerate(entering):
             decoder.enter(each, row)
         logits_BV = torch.stack([each.logits_V for each in entering])

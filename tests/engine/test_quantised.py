@@ -170,7 +170,7 @@ def test_sampling_over_a_merged_copy_or_over_4_bits_is_near_to_scoring(
     decoder = Decoder(policy, dtype, weights)
     decoder.load()
     decoder.open(2, 32)
-    prefilled = decoder.prefill((1, 14, 5))
+    (prefilled,) = decoder.prefill([(1, 14, 5)])
     for row in range(2):
         decoder.enter(prefilled, row)
     logits_BV = torch.stack([prefilled.logits_V, decoder.step(torch.tensor([7, 9]))[0]])
@@ -184,7 +184,7 @@ def test_a_row_sampled_over_4_bits_does_not_depend_on_the_others(policy: Model) 
         decoder = Decoder(policy, torch.float32, "nf4")
         decoder.load()
         decoder.open(rows, 32)
-        prefilled = decoder.prefill((1, 14, 5))
+        (prefilled,) = decoder.prefill([(1, 14, 5)])
         for row in range(rows):
             decoder.enter(prefilled, row)
         return decoder.step(torch.arange(4, 4 + rows))[0]

@@ -49,7 +49,7 @@ def _generate(
 def _started(decoder: Decoder, numbers: Sequence[int], max_new_tokens: int) -> Tensor:
     """A row for each number of a prompt; their logits."""
     decoder.open(len(numbers), max(len(PROMPTS[number]) for number in numbers) + max_new_tokens)
-    entering = [decoder.prefill(PROMPTS[number]) for number in numbers]
+    entering = [each for number in numbers for each in decoder.prefill([PROMPTS[number]])]
     for row, prompt in enumerate(entering):
         decoder.enter(prompt, row)
     return torch.stack([prompt.logits_V for prompt in entering])
@@ -107,7 +107,7 @@ def test_a_row_that_enters_later_decodes_as_one_that_was_there_from_the_start(
         decoder.step(tokens_B)
     logits = [[], []]
     for row, number in enumerate([3, 1]):
-        prompt = decoder.prefill(PROMPTS[number])
+        (prompt,) = decoder.prefill([PROMPTS[number]])
         decoder.enter(prompt, row)
         logits[row].append(prompt.logits_V)
     for _ in range(3):
@@ -239,3 +239,15 @@ def test_filtered_log_probs_are_those_among_the_tokens_that_top_k_left(
 def test_where_nothing_is_filtered_both_log_probs_are_equal(decoder: Decoder) -> None:
     for response in _generate(decoder, [0, 1]):
         assert response.filtered_log_probs == response.log_probs
+
+
+def test_prompts_that_run_together_leave_what_each_leaves_alone(decoder: Decoder) -> None:
+    decoder.open(1, 32)
+    together = decoder.prefill(PROMPTS)
+    for tokens, found in zip(PROMPTS, together, strict=True):
+        (alone,) = decoder.prefill([tokens])
+        assert torch.equal(found.logits_V, alone.logits_V)
+        for ours, expected in zip(
+            [*found.keys, *found.values], [*alone.keys, *alone.values], strict=True
+        ):
+            assert torch.equal(ours, expected)
