@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from dockerfile_parse import DockerfileParser
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "containers"
@@ -102,6 +103,14 @@ def test_a_base_without_a_digest_is_found(
     file = tmp_path / "Containerfile"
     file.write_text(text)
     assert pinned.unpinned(file) == found
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_parser_of_others_finds_a_digest_at_every_base(stack: str) -> None:
+    with (CONTAINERS / stack / "Containerfile").open("rb") as file:
+        parents = DockerfileParser(fileobj=file).parent_images
+    assert parents
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", each) for each in parents)
 
 
 def test_a_definition_without_a_digest_is_found(pinned: ModuleType, tmp_path: Path) -> None:
