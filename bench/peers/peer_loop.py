@@ -28,9 +28,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     torch.set_num_threads(call.threads)
-    model = AutoModelForCausalLM.from_pretrained(call.model, dtype=getattr(torch, call.dtype))
+    model = AutoModelForCausalLM.from_pretrained(
+        call.model, dtype=getattr(torch, call.dtype), trust_remote_code=False
+    )
     model.eval()
-    tokenizer = AutoTokenizer.from_pretrained(call.model)
+    tokenizer = AutoTokenizer.from_pretrained(call.model, trust_remote_code=False)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         question = json.loads(line)

@@ -59,8 +59,10 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     warnings.filterwarnings("ignore")
     torch.set_num_threads(call.threads)
-    tokenizer = AutoTokenizer.from_pretrained(call.model)
-    model = AutoModelForCausalLM.from_pretrained(call.model, dtype=getattr(torch, call.dtype))
+    tokenizer = AutoTokenizer.from_pretrained(call.model, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(
+        call.model, dtype=getattr(torch, call.dtype), trust_remote_code=False
+    )
     settings = GRPOConfig(
         output_dir=call.out,
         per_device_train_batch_size=8,

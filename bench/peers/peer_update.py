@@ -30,7 +30,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     torch.set_num_threads(call.threads)
-    base = AutoModelForCausalLM.from_pretrained(call.model, dtype=getattr(torch, call.dtype))
+    base = AutoModelForCausalLM.from_pretrained(
+        call.model, dtype=getattr(torch, call.dtype), trust_remote_code=False
+    )
     lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(base, lora)
     trained = [each for each in model.parameters() if each.requires_grad]
