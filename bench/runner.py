@@ -146,9 +146,10 @@ def worker_environment(threads: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
-        # Threads that spin at a barrier take the core from the thread they wait for: with other programs
-        # on the machine a step took 4 to 7 times as long, and five times the CPU time.
-        "OMP_WAIT_POLICY": "PASSIVE",
+        # Threads that only sleep are woken for every operation: a decoding step of few rows took up to a fifth longer.
+        # Threads that spin for as long as libgomp does by itself take the core from the thread they wait for: beside
+        # another program a step took 2 to 7 times as long. So they spin briefly, and then sleep.
+        "GOMP_SPINCOUNT": "1000",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONHASHSEED": "0",
         "HF_HUB_OFFLINE": "1",
