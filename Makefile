@@ -1,7 +1,7 @@
 # Thin: each target sets up what it needs, then calls one command. `make` alone lists them.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help bench bench-resume bench-engine peers gpu-check learn test chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
+.PHONY: help bench bench-resume bench-engine peers gpu-check learn test test-fast coverage chaos conformance setup setup-compile setup-test setup-data fetch repro lint types schemas fuzz handoff-check wheel-check image image-check pin-images recipes lock audit clean
 
 WORKLOAD ?=
 GPU ?=
@@ -15,7 +15,7 @@ PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 BIN := .venv/bin
 NS := build/ns/miniverl
 
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 export PYTHONNOUSERSITE := 1
 
 help: ## this list
@@ -54,8 +54,19 @@ learn: setup ## does the policy learn? three seeds of smollm2-grpo-learn, and th
 	  $(BIN)/miniverl bench smollm2-grpo-learn --seed $$seed --record build/learn/seed-$$seed.json || exit; done
 	@$(BIN)/python -m miniverl.bench.learning build/learn/seed-*.json
 
+# Each worker takes a share of the tests, and then of what slower ones have left.
+WORKERS ?= auto
+PYTEST := $(BIN)/pytest --numprocesses=$(WORKERS) --maxprocesses=4 --dist=worksteal
 test: setup-test fetch lint types ## run every test that this machine can run
-	@$(BIN)/pytest
+	@$(PYTEST)
+
+test-fast: setup-test fetch lint types ## without those marked slow: no whole runs, no processes, no upstream
+	@$(PYTEST) -m 'not slow'
+
+coverage: setup-test fetch ## the lines of compiler and bench that the tests run, their processes included
+	@rm -f .coverage .coverage.* && $(BIN)/coverage run -m pytest --numprocesses=$(WORKERS) --maxprocesses=4 \
+	  --dist=worksteal tests/bench tests/compiler tests/project tests/chaos
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 chaos: setup-test ## kill 450 runs wherever they are, resume them, compare every byte [CHAOS="--grpo 20 --seed 2"]
 	@$(BIN)/python tests/chaos/chaos.py $(CHAOS)
@@ -119,7 +130,7 @@ audit: setup-test ## known holes in the locked packages, by the OSV database (ne
 	  pip-audit --disable-pip --require-hashes --vulnerability-service osv -r "$$lock" || exit; done
 
 clean: ## remove what runs have written; .venv and the cache stay
-	@rm -rf build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
 
 # Type checkers do not follow an editable install: they get the packages under their installed names.
 $(NS): pyproject.toml

@@ -8,6 +8,8 @@ import pytest
 from miniverl.bench.cli import main
 from miniverl.bench.exits import Exit
 
+pytestmark = pytest.mark.slow
+
 QWEN3_8B = {
     "model_type": "qwen3",
     "vocab_size": 151936,

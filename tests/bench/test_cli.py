@@ -22,6 +22,8 @@ from miniverl.compiler.whole import write_json
 from miniverl.engine import recipe as recipes
 from miniverl.engine.problem import CannotHere, Problem
 
+pytestmark = pytest.mark.slow
+
 GRPO = ["compile", "launch:grpo"]
 Capture = pytest.CaptureFixture[str]
 

@@ -24,6 +24,8 @@ from miniverl.bench.pin import GgufPin, pin
 from miniverl.compiler.upstream import Wheel, quiet
 from miniverl.engine.problem import CannotHere, Refused
 
+pytestmark = pytest.mark.slow
+
 HIDDEN, HEADS, MIDDLE = 64, 2, 64
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *map(chr, range(97, 123)), "ab"]
 NORM = numpy.ones(HIDDEN, numpy.float32)

@@ -17,6 +17,8 @@ from miniverl.bench.workload import parse, workload
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 HEAD = "score.weight"
 
 

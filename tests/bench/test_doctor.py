@@ -12,6 +12,8 @@ from miniverl.bench import doctor, workload
 from miniverl.bench.fetch import fetch
 from miniverl.compiler.upstream import quiet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -24,6 +24,8 @@ from miniverl.engine import recipe as recipes
 from miniverl.engine.inputs import Inputs, load_inputs
 from miniverl.engine.problem import Problems
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "tests" / "data" / "example_recipe.json"
 Capture = pytest.CaptureFixture[str]

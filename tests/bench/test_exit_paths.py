@@ -25,6 +25,8 @@ from miniverl.bench.facts import Plan
 from miniverl.bench.workload import Contract
 from miniverl.compiler.upstream import quiet
 
+pytestmark = pytest.mark.slow
+
 ROOMY = Contract(device_hours=1.0, peak_reserved_gib=8.0, peak_rss_gib=8.0, disk_gib=1.0)
 SLEEP = "time.sleep(60)"
 HERE = Path(__file__).parent

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # A foreign stack has torch and transformers, and none of these.
 SHUT_OUT = ("hydra", "omegaconf", "jsonschema", "pyarrow")

@@ -18,6 +18,8 @@ from miniverl.compiler import handoff
 from miniverl.engine import recipe as recipes
 from miniverl.engine.digest import weights_sha256
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 Capture = pytest.CaptureFixture[str]
 

@@ -15,6 +15,8 @@ import pytest
 from miniverl.bench import handoff_check, handoff_payload, handoff_tree
 from miniverl.bench.cli import main
 
+pytestmark = pytest.mark.slow
+
 Capture = pytest.CaptureFixture[str]
 Change = Callable[[Path], None]
 

@@ -10,6 +10,8 @@ import pytest
 from miniverl.bench import record
 from miniverl.bench.learning import has_learnt, table
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "records" / "cpu" / "smollm2-grpo-learn"
 SEED = {

@@ -21,6 +21,8 @@ from miniverl.compiler.upstream import quiet
 from miniverl.engine.digest import rows_sha256
 from miniverl.engine.problem import Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

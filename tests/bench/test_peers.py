@@ -14,6 +14,8 @@ from miniverl.bench.peers.contestant import in_turns, started
 from miniverl.bench.peers.setting import Setting
 from miniverl.engine.problem import Refused
 
+pytestmark = pytest.mark.slow
+
 Json = Mapping[str, Any]
 
 

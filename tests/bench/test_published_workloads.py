@@ -16,6 +16,8 @@ from miniverl.compiler.lower import compile_launch
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.recipe import Recipe
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_record_rtx4080.json"
 
 

@@ -15,6 +15,8 @@ from miniverl.bench.validate import load, validate
 from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Refused
 
+pytestmark = pytest.mark.slow
+
 Record = dict[str, Any]
 Edit = Callable[[Record], None]
 

@@ -21,6 +21,8 @@ from miniverl.bench.runner import Outcome
 from miniverl.bench.watch import watch
 from miniverl.engine.problem import WrongCall
 
+pytestmark = pytest.mark.slow
+
 MINIVERL = (sys.executable, "-m", "miniverl.bench")
 MANY_STEPS = 2000
 Started = subprocess.Popen[str]

@@ -17,6 +17,8 @@ from miniverl.bench.sampling import Sampling
 from miniverl.engine.events import RunFinished
 from miniverl.engine.journal import Journal
 
+pytestmark = pytest.mark.slow
+
 PREAMBLE = """
 import json, os, pathlib, signal, subprocess, sys, time
 folder = pathlib.Path(sys.argv[1])

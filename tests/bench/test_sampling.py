@@ -19,6 +19,8 @@ from miniverl.bench import runner, sampling, telemetry
 from miniverl.bench.launch_values import sampled
 from miniverl.bench.sampling import Sample, Sampling
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 HERE = Path(__file__).parent
 COMPILER = shutil.which("gcc") or shutil.which("cc")

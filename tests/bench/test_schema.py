@@ -15,6 +15,8 @@ from miniverl.bench.cli import main
 from miniverl.compiler import source as sources
 from miniverl.compiler.leaf import nested
 
+pytestmark = pytest.mark.slow
+
 SCHEMAS = files("miniverl.bench") / "schemas"
 WORKLOADS = files("miniverl.bench") / "workloads"
 

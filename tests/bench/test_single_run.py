@@ -12,6 +12,8 @@ from miniverl.bench.cli import main
 from miniverl.bench.disk import file_sha256
 from miniverl.engine import recipe as recipes
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[1] / "data" / "example_recipe.json"
 Capture = pytest.CaptureFixture[str]
 

@@ -29,6 +29,8 @@ from miniverl.bench.site import write_site
 from miniverl.compiler.whole import write_json
 from miniverl.engine.problem import Refused
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_record_rtx4080.json"
 AXES = Axes(key="k", title="Title", summary="Summary", x="step", y="seconds")
 

@@ -12,6 +12,8 @@ from miniverl.bench import gpu, package_files, stack
 from miniverl.bench.gpu_profile import profiles
 from miniverl.engine.problem import CannotHere
 
+pytestmark = pytest.mark.slow
+
 LOCK = """\
 # cpu: written by a command; do not edit.
 Click==8.1.0 \\

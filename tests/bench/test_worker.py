@@ -14,6 +14,8 @@ import pytest
 
 from miniverl.bench import failure, runner, telemetry
 
+pytestmark = pytest.mark.slow
+
 ARGUMENTS = ("--device", "cpu", "--threads", "1")
 
 

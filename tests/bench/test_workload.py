@@ -14,6 +14,8 @@ from miniverl.compiler.lower import compile_launch
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import WrongCall
 
+pytestmark = pytest.mark.slow
+
 FOLDERS = {"smollm2-135m-instruct": Path("/model"), "chain-sum": Path("/rows")}
 DOCUMENTS = Path(__file__).parents[2] / "bench" / "workloads"
 

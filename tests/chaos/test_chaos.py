@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 # Each fault has a process of its own, since what stands in front of the disk stays there: all forked from this one.
 PROGRAM = """

@@ -6,6 +6,8 @@ from miniverl.compiler.bindings import lowering_rows, parse
 from miniverl.compiler.lower import compile_launch
 from miniverl.engine.problem import WrongCall
 
+pytestmark = pytest.mark.slow
+
 LORA = (
     "actor_rollout_ref.model.lora_rank=8",
     "actor_rollout_ref.rollout.load_format=safetensors",

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from miniverl.compiler.launch import MAX_BYTES, read_launch, script_text
 from miniverl.engine.problem import WrongCall
 
+pytestmark = pytest.mark.slow
+
 MAIN = "python3 -m verl.trainer.main_ppo"
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.sh"))
 

@@ -16,6 +16,8 @@ from miniverl.engine.algorithm import AdaptiveKl, Advantage, KlReward
 from miniverl.engine.kl_reward import kl_rewards, next_coefficient
 from miniverl.engine.problem import Refused
 
+pytestmark = pytest.mark.slow
+
 CORE = "verl/trainer/ppo/core_algos.py"
 UPSTREAM = {
     "gae": f"{CORE}:216",

@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from miniverl.compiler.follows import FOLLOWS
 from miniverl.compiler.upstream import quiet, tree
 
+pytestmark = pytest.mark.slow
+
 COPY = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,[^$]*|,\$\{.*\})?\}")
 DEFAULT_LEAVES = Path(__file__).parents[1] / "compiler" / "default_leaves.json"
 

@@ -18,6 +18,8 @@ from miniverl.engine.policy_metrics import policy_metrics
 from miniverl.engine.recipe import LearningRateSchedule
 from miniverl.engine.schedule import factor
 
+pytestmark = pytest.mark.slow
+
 CORE = "verl/trainer/ppo/core_algos.py"
 CARRIED = Path(__file__).parents[1] / "data" / "upstream_v0.9.0.json"
 

@@ -16,6 +16,8 @@ from miniverl.engine.algorithm import (
 )
 from miniverl.engine.correction import Correction, correct
 
+pytestmark = pytest.mark.slow
+
 HELPER = "verl/trainer/ppo/rollout_corr_helper.py"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

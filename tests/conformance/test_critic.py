@@ -14,6 +14,8 @@ from miniverl.engine.algorithm import AggregationMode
 from miniverl.engine.critic_update import clip_fraction, value_loss
 from miniverl.engine.loss import aggregate
 
+pytestmark = pytest.mark.slow
+
 UPSTREAM = "verl/trainer/ppo/core_algos.py:2124"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -26,6 +26,8 @@ from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, adamw, update
 from miniverl.engine.value import values
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 3
 
 

@@ -16,6 +16,8 @@ from miniverl.engine.policy_loss import vanilla
 from miniverl.engine.recipe import Distillation
 from miniverl.engine.update import Normalisers
 
+pytestmark = pytest.mark.slow
+
 UPSTREAM = {
     "forward_kl_topk": "verl/trainer/distillation/losses.py:306",
     **dict.fromkeys(["k1", "abs", "k2", "k3"], "verl/trainer/distillation/losses.py:373"),

@@ -13,6 +13,8 @@ from torch import Tensor
 from miniverl.engine.loss import aggregate
 from miniverl.engine.policy_loss import POLICY_LOSSES, weighted
 
+pytestmark = pytest.mark.slow
+
 CORE = "verl/trainer/ppo/core_algos.py"
 UPSTREAM = {
     "vanilla": f"{CORE}:1286",

@@ -12,6 +12,8 @@ from miniverl.engine.reward_math import gsm8k_flexible, math_dapo
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.validation import validation_metrics
 
+pytestmark = pytest.mark.slow
+
 SCORE = "verl/utils/reward_score"
 RULES = {
     "openai/gsm8k": ("scorer gsm8k", f"{SCORE}/gsm8k.py:49"),

@@ -28,6 +28,8 @@ from miniverl.engine.score import response_scores
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, adamw, update
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[1] / "data" / "example_recipe.json"
 SAMPLES = 3
 LOSSES = (

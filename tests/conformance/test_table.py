@@ -15,6 +15,8 @@ from miniverl.engine.algorithm import (
 from miniverl.engine.policy_loss import POLICY_LOSSES
 from miniverl.engine.recipe import Distillation
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 NAMED = {
     "advantage": list(ADVANTAGES),

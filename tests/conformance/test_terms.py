@@ -13,6 +13,8 @@ from torch import Tensor
 from miniverl.engine.algorithm import AggregationMode, KlEstimator
 from miniverl.engine.loss import aggregate, kl_estimate
 
+pytestmark = pytest.mark.slow
+
 CORE = "verl/trainer/ppo/core_algos.py"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -31,6 +31,8 @@ from miniverl.engine.inputs import Inputs
 from miniverl.engine.problem import Refused
 from miniverl.engine.recipe import Critic, Recipe
 
+pytestmark = pytest.mark.slow
+
 COMPARED = ("trajectories.jsonl", "metrics.jsonl", "adapter", "critic", "checkpoints")
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 LOSS_ARGUMENTS: dict[str, dict[str, float]] = {

@@ -17,6 +17,8 @@ from miniverl.engine.recipe import Recipe
 from miniverl.engine.sample import Response, Sampling, generate
 from miniverl.engine.trajectory import Prompt
 
+pytestmark = pytest.mark.slow
+
 # Below and above the columns that attention reads at a time.
 LENGTHS = (2, 33, 12, 64)
 SAMPLING = Sampling(

@@ -21,6 +21,8 @@ from miniverl.engine.score import score
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Plan, update
 
+pytestmark = pytest.mark.slow
+
 K3 = Distillation(
     teachers=(),
     routing_field="data_source",

@@ -19,6 +19,8 @@ from miniverl.engine.problem import WrongCall
 from miniverl.engine.recipe import Distillation, Recipe, Teacher
 from miniverl.engine.rows import read_rows
 
+pytestmark = pytest.mark.slow
+
 COMPARED = (
     "trajectories.jsonl",
     "metrics.jsonl",

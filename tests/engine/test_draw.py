@@ -6,6 +6,8 @@ import torch
 from miniverl.engine.draw import draw
 from miniverl.engine.seeds import noise_key, uniforms
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 300
 
 

@@ -18,6 +18,8 @@ from miniverl.engine.inputs import Inputs
 from miniverl.engine.problem import CannotHere
 from miniverl.engine.recipe import Recipe
 
+pytestmark = pytest.mark.slow
+
 _LATE = 150  # operations: behind the first rows, or within a backward pass
 
 

@@ -23,6 +23,8 @@ from miniverl.engine.score import bins, score
 from miniverl.engine.trajectory import Trajectory
 from miniverl.engine.update import Normalisers
 
+pytestmark = pytest.mark.slow
+
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 ARGUMENTS: dict[str, dict[str, float]] = {
     "vanilla": {**CLIPS, "dual_clip": 3.0},

@@ -29,6 +29,8 @@ from miniverl.engine.score import bins, response_scores
 from miniverl.engine.teachers import load_frozen
 from miniverl.engine.trajectory import Trajectory
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import sys
 from pathlib import Path

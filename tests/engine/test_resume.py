@@ -26,6 +26,8 @@ from miniverl.engine.events import CheckpointSaved, Event, PhaseFinished
 from miniverl.engine.loop import Inputs
 from miniverl.engine.recipe import Critic, Recipe
 
+pytestmark = pytest.mark.slow
+
 
 def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

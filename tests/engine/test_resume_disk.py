@@ -26,6 +26,8 @@ from miniverl.engine.loop import Inputs
 from miniverl.engine.problem import CannotHere, Refused
 from miniverl.engine.recipe import Recipe
 
+pytestmark = pytest.mark.slow
+
 Go = Callable[..., list[Event]]
 
 

@@ -24,6 +24,8 @@ from miniverl.engine.reward import Answer
 from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.trajectory import Prompt
 
+pytestmark = pytest.mark.slow
+
 EOS = "<|end|>"  # number 3; <|user|> is 1, <|assistant|> 2, a digit is 4 more than it says
 SHAPE: dict[str, Any] = {
     "vocab_size": 34,

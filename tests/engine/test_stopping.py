@@ -17,6 +17,8 @@ from miniverl.engine.events import (
 from miniverl.engine.loop import Inputs
 from miniverl.engine.recipe import Recipe
 
+pytestmark = pytest.mark.slow
+
 COMPARED = ("trajectories.jsonl", "metrics.jsonl", "validation.jsonl")
 
 

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 from dockerfile_parse import DockerfileParser
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINERS = ROOT / "containers"
 STACKS = ("cpu", "cu126", "cu128", "cu130")

@@ -16,6 +16,8 @@ from miniverl.bench.cli import cli, main
 from miniverl.bench.pin import ShapePin, pin
 from miniverl.bench.workload import workload
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 # Commands that are read here and not executed: how they begin, and why. Every other one is executed.

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT_HERE = 3
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -24,6 +24,8 @@ from ruamel.yaml import YAML
 
 from miniverl.compiler.whole import write_json
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 AS = ("-c", "user.name=a", "-c", "user.email=a@b")
 DVC = (sys.executable, "-m", "dvc")

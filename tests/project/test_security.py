@@ -9,8 +9,12 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from miniverl.bench import run_page
 from miniverl.bench.runner import Outcome
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "security.md"

@@ -9,6 +9,8 @@ from miniverl.compiler.judge import context_of, judge
 from miniverl.compiler.lower import seen_by_rules
 from miniverl.compiler.rule import REJECTING
 
+pytestmark = pytest.mark.slow
+
 VALUES: tuple[Any, ...] = (
     None,
     True,

@@ -9,6 +9,8 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.source import compose, config_sha256, numbered
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 VERL = "0.9.0"
 

@@ -19,6 +19,8 @@ from miniverl.compiler.leaf import flat
 from miniverl.compiler.lower import compile_launch
 from miniverl.engine.problem import WrongCall
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[1]
 OFFICIAL = sorted(path.stem for path in (HERE / "launches").glob("*.json"))
 

@@ -8,6 +8,8 @@ import pytest
 
 from miniverl.compiler.rule import REJECTING, Finding
 
+pytestmark = pytest.mark.slow
+
 SAMPLER = "trainer.v1.sampler"
 CORRECTION = "algorithm.rollout_correction"
 

@@ -15,6 +15,8 @@ from miniverl.compiler.profiles import named
 from miniverl.compiler.upstream import PINS
 from miniverl.engine.problem import WrongCall
 
+pytestmark = pytest.mark.slow
+
 LOSSES = "verl/trainer/ppo/core_algos.py"
 
 

@@ -15,6 +15,8 @@ from miniverl.compiler.rule import REJECTING, Class
 from miniverl.engine import recipe as recipes
 from miniverl.engine.algorithm import Estimator, PolicyLossName
 
+pytestmark = pytest.mark.slow
+
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
 ROLLOUT = "actor_rollout_ref.rollout"

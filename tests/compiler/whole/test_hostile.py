@@ -17,6 +17,8 @@ from miniverl.compiler.source import Source, numbered
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import CannotHere, Problem, Problems, Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 OUTSIDE = "it takes config files from outside of the pinned tree"
 LEADING_OUT = [
     "hydra.searchpath=[/evil]",

@@ -17,6 +17,8 @@ from miniverl.engine import recipe as recipes
 from miniverl.engine.algorithm import Advantage, KlLoss
 from miniverl.engine.problem import Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 OPTIM = "actor_rollout_ref.actor.optim"
 STEPS = "trainer.total_training_steps"
 

@@ -18,6 +18,8 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.lower import Compiled, compile_launch, compile_source
 from miniverl.engine.problem import Problems
 
+pytestmark = pytest.mark.slow
+
 VERL = "0.9.0"
 EXAMPLES = int(os.environ.get("MINIVERL_FUZZ", "60"))
 LAUNCHES = sorted(path.name.removesuffix(".yaml") for path in sources.LAUNCHES.iterdir())

@@ -11,6 +11,8 @@ from miniverl.compiler import source as sources
 from miniverl.compiler.bindings import Bindings, Model
 from miniverl.compiler.lower import Compiled, compile_source
 
+pytestmark = pytest.mark.slow
+
 TOP_K = "verl-opd-v0.8-single-gpu-v1"
 PG_K1 = "verl-opd-v0.8-single-gpu-pg-k1-v1"
 LOSS = "distillation.distillation_loss"

@@ -15,6 +15,8 @@ from miniverl.compiler.source import Source
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[dict[str, Any]], None]
 
 

@@ -17,6 +17,8 @@ from miniverl.compiler.source import Source
 from miniverl.compiler.upstream import quiet
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parents[1]
 GRPO = HERE / "data" / "run_grpo.sh"
 STAMP = "$(date +%Y%m%d_%H%M)"

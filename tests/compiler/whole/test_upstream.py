@@ -13,6 +13,8 @@ from miniverl.compiler import upstream
 from miniverl.compiler.upstream import PINS, Upstream, Wheel, fetch_wheel, quiet, tree
 from miniverl.engine.problem import CannotHere, Problems, Refused
 
+pytestmark = pytest.mark.slow
+
 TREE = {
     "verl/trainer/config/ppo_trainer.yaml": "a: 1\n",
     "verl/trainer/config/actor/actor.yaml": "b: 2\n",

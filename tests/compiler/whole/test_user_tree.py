@@ -15,6 +15,8 @@ from miniverl.compiler.source import Source, compose, numbered
 from miniverl.compiler.user_tree import UserTree
 from miniverl.engine.problem import Problem, Refused, WrongCall
 
+pytestmark = pytest.mark.slow
+
 VERL = "0.9.0"
 MINE = """\
 hydra:
