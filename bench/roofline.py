@@ -13,6 +13,7 @@ from typing import Any
 
 from miniverl.engine.footprint import (
     DTYPE_BYTES,
+    FAMILIES,
     ModelShape,
     body_flops_per_token,
     cache_bytes_per_token,
@@ -66,10 +67,15 @@ def roofline(record: Json) -> dict[str, Any]:
 def stated(machine: Json, paths: Mapping[str, Path | None]) -> dict[str, Any]:
     """What a record states for it: the machine's limits, and the sizes of the models that are bound to `paths`."""
     roles = {"policy": "model", "teacher": "teacher"}
-    configs = {role: path for role, bound in roles.items() if (path := paths.get(bound))}
+    configs = {
+        role: json.loads((path / "config.json").read_text("utf-8"))
+        for role, bound in roles.items()
+        if (path := paths.get(bound))
+    }
     shapes = {
-        role: asdict(model_shape(json.loads((path / "config.json").read_text("utf-8")), str(path)))
-        for role, path in configs.items()
+        role: asdict(model_shape(config, "config.json"))
+        for role, config in configs.items()
+        if config["model_type"] in FAMILIES  # of others the work is not known
     }
     return {"machine": dict(machine), "shapes": shapes}
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from miniverl.engine.events import Event, Phase, PhaseFinished
-from miniverl.engine.forward import num_packed_tokens
+from miniverl.engine.packed import num_packed_tokens
 from miniverl.engine.trajectory import Trajectory
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.experience import Experience, padded, present
-from miniverl.engine.forward import pack
 from miniverl.engine.models import Model
+from miniverl.engine.packed import pack
 from miniverl.engine.recipe import Critic
 from miniverl.engine.update import Normalisers, Objective
 from miniverl.engine.value import response_values

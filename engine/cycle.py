@@ -11,10 +11,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from miniverl.engine import models
 from miniverl.engine.assemble import Assembled, Scored, assemble
 from miniverl.engine.clock import Clock, Counted
-from miniverl.engine.decoder import Decoder
+from miniverl.engine.decoders import decoder_of
 from miniverl.engine.events import Phase, SamplerLoaded
 from miniverl.engine.experience import TeacherTargets
 from miniverl.engine.gather import Gathered, Judged, gather
@@ -58,7 +57,7 @@ class Cycle:
         self._clock = clock
         self._ladder = ladder
         rollout = recipe.rollout
-        self._decoder = Decoder(roles.policy, models.DTYPES[rollout.dtype], rollout.weights)
+        self._decoder = decoder_of(roles.policy, rollout)
         ladder.releases(partial(self._decoder.open, 1, 1))  # instead of the cache that it has
         self._is_sampler_told = recipe.policy.quantization is None
 

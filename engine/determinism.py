@@ -19,7 +19,7 @@ from torch import Tensor
 from miniverl.engine import checkpoint, models
 from miniverl.engine.comparison import Comparison, Numbers, compared
 from miniverl.engine.critic_update import critic_objective
-from miniverl.engine.decoder import Decoder
+from miniverl.engine.decoders import decoder_of
 from miniverl.engine.experience import Experience
 from miniverl.engine.identity import caveats, identity, make_deterministic
 from miniverl.engine.inputs import Inputs, LoadedInputs, load_inputs
@@ -115,7 +115,7 @@ class _Probe:
         self._roles = roles
         self._step = step
         rollout = recipe.rollout
-        self._decoder = Decoder(roles.policy, models.DTYPES[rollout.dtype], rollout.weights)
+        self._decoder = decoder_of(roles.policy, rollout)
         self._decoder.load()
 
     def work(self, prompts: Sequence[Prompt]) -> _Work:

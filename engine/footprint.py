@@ -70,7 +70,8 @@ class Parameters:
         return self.embedding + self.linear + self.bias + self.norm + self.head
 
 
-_FAMILIES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+# Those that engine/forward.py and engine/decoder.py compute; transformers computes other language models.
+FAMILIES = ("llama", "qwen2", "qwen3")
 
 
 def model_shape(config: Mapping[str, Any], origin: str) -> ModelShape:
@@ -88,8 +89,8 @@ def model_shape(config: Mapping[str, Any], origin: str) -> ModelShape:
         for name in needed
         if type(config.get(name)) is not int or config[name] < 1
     ]
-    if family not in _FAMILIES:
-        known = ", ".join(_FAMILIES)
+    if family not in FAMILIES:
+        known = ", ".join(FAMILIES)
         problems.append(_problem("model_type", family, origin, f"not one of {known}"))
     if problems:
         raise WrongCall(problems)

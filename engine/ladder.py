@@ -18,8 +18,8 @@ from typing import Literal, TypeVar
 import torch
 
 from miniverl.engine.events import Downshifted, Event, Phase, Warned
-from miniverl.engine.forward import num_packed_tokens
 from miniverl.engine.models import Model
+from miniverl.engine.packed import num_packed_tokens
 from miniverl.engine.problem import CannotHere, Problem
 from miniverl.engine.sample import MIN_ROWS
 from miniverl.engine.score import bins

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from miniverl.engine import checkpoint, folder, metrics, models
+from miniverl.engine import checkpoint, decoders, folder, metrics, models
 from miniverl.engine.assemble import Assembled
 from miniverl.engine.checkpoint import AcceptedChange, State
 from miniverl.engine.clock import Clock, Counted, peak_bytes
@@ -149,8 +149,7 @@ class _Training:
         self._clock = clock
         self._ladder = ladder
         self._logs = {name: Log(out / name) for name in folder.LOGS}
-        is_merged = recipe.policy.lora is not None and recipe.rollout.weights is None
-        if is_merged and recipe.rollout.dtype != "float32":
+        if decoders.merges(roles.policy, recipe) and recipe.rollout.dtype != "float32":
             journal(_merged_in(recipe.rollout.dtype))
 
     def go(self, state: State, last_step: int, is_stopping: Callable[[], bool]) -> int:

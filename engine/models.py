@@ -15,9 +15,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from miniverl.engine import lora, nf4, prompts
 from miniverl.engine.adapter import load_adapter
+from miniverl.engine.footprint import FAMILIES
 from miniverl.engine.problem import CannotHere, Problem, WrongCall
 from miniverl.engine.quantised import Kept, load_quantised
 from miniverl.engine.recipe import Dtype
@@ -41,6 +43,11 @@ class Model:
         self.network = network
         self.compute_dtype = compute_dtype
         self.checkpoints_activations = checkpoints_activations
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has a form of its own here; else transformers computes it (engine/transformers_forward.py)."""
+        return self.network.config.model_type in FAMILIES
 
     @property
     def device(self) -> torch.device:
@@ -98,8 +105,10 @@ class Tokenizer(prompts.Tokenizer, Protocol):
     def get_vocab(self) -> dict[str, int]: ...
 
 
-def check_folder(folder: Path, architectures: Sequence[str] = ARCHITECTURES) -> None:
+def check_folder(folder: Path, architectures: Sequence[str] | None = None) -> None:
     """Raises WrongCall with everything that keeps the folder from being a model of these architectures.
+
+    None: of any language model that transformers has.
 
     To be called before transformers reads it, which would look elsewhere for a missing file.
     """
@@ -140,6 +149,7 @@ def load_policy(
     if recipe.quantization is None:
         network = load_network(AutoModelForCausalLM, folder, dtype, device)
     else:
+        _require_known(folder)
         assert kept is not None, "who loads quantised weights says where they stay"
         sha256 = recipe.weights_sha256
         network = load_quantised(
@@ -173,18 +183,27 @@ def load_network(
     """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    with torch.random.fork_rng(devices=()):  # the noise of what is new
-        network, loading = auto_class.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
-            output_loading_info=True,
-            **config,
-        )
+    try:
+        with torch.random.fork_rng(devices=()):  # the noise of what is new
+            network, loading = auto_class.from_pretrained(
+                folder,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # then it lists them, where it would only say that there are some
+                output_loading_info=True,
+                **config,
+            )
+    except (
+        ImportError,
+        ValueError,
+    ) as error:  # of an architecture that it knows, but not like this
+        reason = f"transformers does not load it: {str(error).splitlines()[0]}"
+        raise WrongCall(
+            [_problem(folder, reason, "Take a model of another architecture")]
+        ) from error
     problems = [
         _problem(folder, f"{kind.replace('_', ' ')}: {', '.join(sorted(map(str, wrong)))}")
         for kind, allowed in (
@@ -285,10 +304,23 @@ def _json_problems(
     return [_problem(path.parent, reason) for reason in check(content)]
 
 
-def _config_reasons(config: Mapping[str, Any], architectures: Sequence[str]) -> Iterator[str]:
-    named = config.get("architectures") or ["none"]
-    if named[0] not in architectures:
-        yield f"its architecture {named[0]} is not one of {', '.join(architectures)}"
+def _require_known(folder: Path) -> None:
+    family = json.loads((folder / "config.json").read_text("utf-8")).get("model_type")
+    if family not in FAMILIES:
+        reason = f"weights of 4 bits are for {', '.join(FAMILIES)}, and it is {family}"
+        raise WrongCall([_problem(folder, reason, "Bind no quantization, or another model")])
+
+
+def _config_reasons(
+    config: Mapping[str, Any], architectures: Sequence[str] | None
+) -> Iterator[str]:
+    named = (config.get("architectures") or ["none"])[0]
+    if architectures is None and named not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        yield f"its architecture {named} is no language model of transformers {transformers.__version__}"
+    elif architectures is not None and named not in architectures:
+        yield f"its architecture {named} is not one of {', '.join(architectures)}"
+    if config.get("final_logit_softcapping"):
+        yield "it bends its logits (final_logit_softcapping), which scoring here does not"
     if "quantization_config" in config:
         yield "its weights are quantised"
     if config.get("attention_dropout"):
@@ -315,11 +347,9 @@ def _always(model: Model) -> Iterator[Model]:
     yield model
 
 
-def _problem(folder: Path, reason: str) -> Problem:
-    return Problem(
-        field="model",
-        value=str(folder),
-        origin="bindings",
-        reason=reason,
-        fix="Give the folder of a whole Hugging Face causal language model",
-    )
+def _problem(
+    folder: Path,
+    reason: str,
+    fix: str = "Give the folder of a whole Hugging Face causal language model",
+) -> Problem:
+    return Problem(field="model", value=str(folder), origin="bindings", reason=reason, fix=fix)

@@ -14,9 +14,9 @@ from torch import Tensor
 from miniverl.engine import distillation
 from miniverl.engine.distillation import Compared, uses_task_rewards
 from miniverl.engine.experience import Experience, padded, present
-from miniverl.engine.forward import pack
 from miniverl.engine.loss import kl_estimate
 from miniverl.engine.models import Model
+from miniverl.engine.packed import pack
 from miniverl.engine.policy_loss import POLICY_LOSSES, weighted
 from miniverl.engine.policy_metrics import policy_metrics
 from miniverl.engine.problem import Refused, diverged

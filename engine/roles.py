@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -10,14 +11,16 @@ from torch import Tensor
 from miniverl.engine import models
 from miniverl.engine.checkpoint import Part
 from miniverl.engine.critic import load_critic
-from miniverl.engine.events import ModelLoaded
+from miniverl.engine.events import ModelLoaded, Warned
 from miniverl.engine.inputs import Inputs, LoadedInputs
 from miniverl.engine.journal import Journal
 from miniverl.engine.models import Model, Reference
+from miniverl.engine.problem import Problem, WrongCall
 from miniverl.engine.quantised import Kept
 from miniverl.engine.recipe import Critic, Recipe
 from miniverl.engine.reward_model import RewardModel
 from miniverl.engine.teachers import Teachers, load_teachers
+from miniverl.engine.transformers_forward import reason_against
 from miniverl.engine.update import adamw
 
 
@@ -55,6 +58,7 @@ def load_roles(
         adapter=inputs.adapter,
         kept=kept,
     )
+    _require_computable(journal, "policy", policy, inputs.model)
     _report(journal, "policy", policy, policy.trained(), started)
     if loaded.reward_model is not None:
         started = time.perf_counter()
@@ -107,9 +111,30 @@ def _teachers(
     teachers = load_teachers(
         recipe.distillation, inputs.teachers, loaded.teacher_of_prompt, device, kept
     )
-    for teacher, model in zip(recipe.distillation.teachers, teachers.models, strict=True):
+    for teacher, model, folder in zip(
+        recipe.distillation.teachers, teachers.models, inputs.teachers, strict=True
+    ):
+        _require_computable(journal, teacher.input, model, folder)
         _report(journal, teacher.input, model, {}, started)
     return teachers
+
+
+def _require_computable(journal: Journal, role: str, model: Model, folder: Path) -> None:
+    """Raises WrongCall for a model that neither this engine nor transformers' padded rows compute."""
+    if model.is_known:
+        return
+    architecture = type(model.network).__name__
+    reason = reason_against(model)
+    if reason is not None:
+        fix = "Take a model of another architecture"
+        raise WrongCall(
+            [Problem(field=role, value=str(folder), origin="bindings", reason=reason, fix=fix)]
+        )
+    message = (
+        f"the {role} is a {architecture}, which has no form of its own here: transformers computes it, "
+        "in padded rows, each prompt again for each of its samples"
+    )
+    journal(Warned(code="transformers_path", message=message))
 
 
 def _report(

@@ -14,7 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from miniverl.engine.decoder import Decoder, Prefilled
+from miniverl.engine.decoder import Prefilled
+from miniverl.engine.decoders import AnyDecoder
 from miniverl.engine.draw import Draw, draw
 from miniverl.engine.seeds import noise_key, uniforms
 from miniverl.engine.trajectory import Prompt
@@ -51,7 +52,7 @@ class Response:
 
 
 def generate(
-    decoder: Decoder,
+    decoder: AnyDecoder,
     prompts: Sequence[Prompt],
     sampling: Sampling,
     *,
@@ -115,7 +116,7 @@ class _Drawn:
 
 @torch.inference_mode()
 def _decode(
-    decoder: Decoder,
+    decoder: AnyDecoder,
     rows: Sequence[Row],
     keys: Sequence[int],
     sampling: Sampling,
@@ -160,7 +161,7 @@ class _Slots:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: AnyDecoder,
         rows: Sequence[Row],
         keys: Sequence[int],
         num_slots: int,

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from miniverl.engine.forward import Packed, num_packed_tokens, pack, predicting_states
+from miniverl.engine.forward import predicting_states
 from miniverl.engine.layer import at_least_float32
 from miniverl.engine.models import Model
+from miniverl.engine.packed import Packed, num_packed_tokens, pack
 from miniverl.engine.trajectory import Trajectory
 
 _CHUNK_LOGITS = 256 * 49152  # 50 MB in float32, of which a few copies exist at once

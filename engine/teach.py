@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from miniverl.engine.experience import TeacherTargets
-from miniverl.engine.forward import pack, predicting_states
+from miniverl.engine.forward import predicting_states
 from miniverl.engine.models import Model
+from miniverl.engine.packed import pack
 from miniverl.engine.problem import Problem, Refused
 from miniverl.engine.score import bins, chunk_logits, chunks
 from miniverl.engine.trajectory import Trajectory

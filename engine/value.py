@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from miniverl.engine.forward import Packed, pack, predicting_states
+from miniverl.engine.forward import predicting_states
 from miniverl.engine.layer import at_least_float32
 from miniverl.engine.models import Model
+from miniverl.engine.packed import Packed, pack
 from miniverl.engine.score import bins
 from miniverl.engine.trajectory import Trajectory
 

@@ -12,9 +12,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from miniverl.bench.peers.answers import Json, forget_peak, peak_bytes, serve
-from miniverl.engine.forward import pack
 from miniverl.engine.lora import attach
 from miniverl.engine.models import Model
+from miniverl.engine.packed import pack
 from miniverl.engine.recipe import Lora
 from miniverl.engine.score import response_scores
 from miniverl.engine.trajectory import Trajectory

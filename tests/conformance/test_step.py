@@ -19,8 +19,8 @@ from transformers import LlamaConfig
 from miniverl.engine import recipe as recipes
 from miniverl.engine.algorithm import Aggregation, KlLoss, PolicyLoss
 from miniverl.engine.experience import Experience
-from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
+from miniverl.engine.packed import pack
 from miniverl.engine.policy_update import PolicyObjectives
 from miniverl.engine.recipe import LearningRateSchedule, Optimizer, Recipe, Update
 from miniverl.engine.schedule import factor

@@ -16,8 +16,8 @@ from transformers import AutoModelForTokenClassification, LlamaConfig, Qwen2Conf
 from miniverl.engine import models
 from miniverl.engine.critic import check_critic, load_critic
 from miniverl.engine.digest import weights_sha256
-from miniverl.engine.forward import pack
 from miniverl.engine.models import Model
+from miniverl.engine.packed import pack
 from miniverl.engine.problem import Refused, WrongCall
 from miniverl.engine.recipe import Critic
 from miniverl.engine.trajectory import Trajectory

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
-from miniverl.engine.forward import num_packed_tokens, pack, predicting_states
+from miniverl.engine.forward import predicting_states
 from miniverl.engine.models import Model, load_policy
+from miniverl.engine.packed import num_packed_tokens, pack
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.trajectory import Trajectory
 

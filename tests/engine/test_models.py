@@ -119,7 +119,8 @@ def test_an_end_token_that_is_no_number_is_refused(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel"),
+        ({"architectures": ["BertForMaskedLM"]}, "architecture BertForMaskedLM"),
+        ({"final_logit_softcapping": 30.0}, "it bends its logits"),
         ({"quantization_config": {}}, "quantised"),
         ({"attention_dropout": 0.1}, "dropout"),
         ({"use_sliding_window": True}, "sliding window"),

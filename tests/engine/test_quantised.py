@@ -20,8 +20,8 @@ from miniverl.engine import recipe as recipes
 from miniverl.engine.decoder import Decoder
 from miniverl.engine.digest import weights_sha256
 from miniverl.engine.events import Event, to_dict
-from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
+from miniverl.engine.packed import pack
 from miniverl.engine.problem import WrongCall
 from miniverl.engine.quantised import Kept
 from miniverl.engine.recipe import Policy, Recipe, Teacher

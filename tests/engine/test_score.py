@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from miniverl.engine import score as scores
-from miniverl.engine.forward import pack
 from miniverl.engine.models import Model, load_policy
+from miniverl.engine.packed import pack
 from miniverl.engine.recipe import Recipe
 from miniverl.engine.score import Entropy, bins, response_scores, score
 from miniverl.engine.trajectory import Trajectory
