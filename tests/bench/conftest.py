@@ -8,7 +8,9 @@ from types import ModuleType
 
 import pytest
 
+from miniverl.bench import suite
 from miniverl.bench.cli import main
+from miniverl.bench.facts import Plan
 
 TESTS = Path(__file__).parents[1]
 
@@ -44,6 +46,20 @@ def tiny_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     tiny.pq.write_table(tiny.pa.Table.from_pylist(rows), folder / "train.parquet")
     return folder
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """The tiny workload, compiled for this machine."""
+    request = suite.Request(
+        workload="tiny-grpo",
+        gpu="cpu",
+        as_is=True,
+        launches=None,
+        seed=None,
+        out=tmp_path_factory.mktemp("prepared"),
+    )
+    return suite.prepare(request, lambda line: None)
 
 
 def _module(name: str, path: Path) -> ModuleType:

@@ -23,7 +23,6 @@ from miniverl.bench import cli, failure, obstacle, record, suite
 from miniverl.bench.exits import Exit
 from miniverl.bench.facts import Plan
 from miniverl.bench.workload import Contract
-from miniverl.compiler.upstream import quiet
 
 pytestmark = pytest.mark.slow
 
@@ -31,19 +30,6 @@ ROOMY = Contract(device_hours=1.0, peak_reserved_gib=8.0, peak_rss_gib=8.0, disk
 SLEEP = "time.sleep(60)"
 HERE = Path(__file__).parent
 Measure = Callable[..., suite.Measured]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    request = suite.Request(
-        workload="tiny-grpo",
-        gpu="cpu",
-        as_is=True,
-        launches=None,
-        seed=None,
-        out=tmp_path_factory.mktemp("prepared"),
-    )
-    return suite.prepare(request, quiet)
 
 
 @pytest.fixture

@@ -30,20 +30,6 @@ LIMITS = {  # of a machine that was never probed
 }
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """The tiny workload, compiled for this machine."""
-    request = suite.Request(
-        workload="tiny-grpo",
-        gpu="cpu",
-        as_is=True,
-        launches=None,
-        seed=None,
-        out=tmp_path_factory.mktemp("prepared"),
-    )
-    return suite.prepare(request, quiet)
-
-
 @pytest.fixture
 def make_plan(prepared: Plan, tmp_path: Path) -> MakePlan:
     """That plan with a folder of its own, under another contract, with or without the resume check."""
