@@ -128,6 +128,7 @@ case "${FOLDER_VARIABLE}" in
     echo "Move this folder to a path of letters, digits and ._/+- only: Hydra reads it." >&2
     exit 2 ;;
 esac
+export PYTHONDONTWRITEBYTECODE=1  # this folder stays as it was checked
 exec python3 -m {ENTRY_POINT} \\
 {lines}  "$@"
 """
