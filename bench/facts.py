@@ -232,6 +232,7 @@ def _findings(plan: Plan, ran: Ran) -> list[dict[str, str]]:
     seen = {(event["code"], event["message"]) for event in ran.warnings}
     findings += [_finding(code, "warning", message) for code, message in sorted(seen)]
     found = {told for launch in ran.launches for told in _telemetry_findings(launch)}
+    found |= {told for launch in ran.launches for told in _downshift_findings(launch)}
     return findings + [_finding(code, "warning", message) for code, message in sorted(found)]
 
 
@@ -243,6 +244,22 @@ _DOUBTS = {
     "throttled": "Processor or card slowed down for heat, a fault or lack of power",
     "sampler_died": "The sampler died before the run, so the last samples are missing",
 }
+
+
+# What went on with less -> how that is said, and what became of the bytes.
+_LESS = {
+    "rows": "decoded {now} rows at once in place of {then}; bytes stay as they were where batch_invariant is proven",
+    "recomputes": "computed activations again; bytes stay as they were",
+    "tokens": "computed bins of {now} tokens in place of {then}; a launch that did not has other bytes, by rounding",
+}
+
+
+def _downshift_findings(launch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Code and message of each phase that went on with less, because memory did not suffice."""
+    for each in launch.get("downshifts", ()):
+        less = _LESS[each["what"]].format(**each)
+        told = f"Memory did not suffice: from step {each['step']} on {each['phase']} {less}"
+        yield "less_at_once", f"{told} (launch {launch['ordinal']})"
 
 
 def _telemetry_findings(launch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from miniverl.bench import facts
+from miniverl.bench import facts, record
+from miniverl.bench.validate import validate
 
 
 @pytest.fixture
@@ -64,3 +65,30 @@ def test_a_launch_of_which_nothing_was_sampled_says_so(launch: dict[str, Any]) -
     launch["telemetry"] |= {"status": "not_measured", "series": {"at_seconds": []}, "fields": {}}
 
     assert _codes(launch) == ["no_telemetry"]
+
+
+@pytest.mark.parametrize(
+    ("what", "then", "now", "message"),
+    [
+        ("rows", 64, 32, "rollout decoded 32 rows at once in place of 64; bytes stay"),
+        ("recomputes", 0, 1, "rollout computed activations again; bytes stay"),
+        ("tokens", 512, 256, "rollout computed bins of 256 tokens in place of 512; a launch that"),
+    ],
+)
+def test_what_went_on_with_less_is_a_finding(
+    launch: dict[str, Any], what: str, then: int, now: int, message: str
+) -> None:
+    rung = {"step": 3, "phase": "rollout", "what": what, "then": then, "now": now}
+    launch["downshifts"] = [{**rung, "at_seconds": 9.0}]
+    ((code, told),) = facts._downshift_findings(launch)
+
+    assert code == "less_at_once"
+    assert told.startswith(f"Memory did not suffice: from step 3 on {message}")
+    assert told.endswith(f"(launch {launch['ordinal']})")
+
+
+def test_a_record_with_such_a_launch_is_valid(example: ModuleType, tmp_path: Any) -> None:
+    kept = example.measured(tmp_path)
+    rung = {"step": 3, "phase": "update", "what": "tokens", "then": 512, "now": 256}
+    kept["launches"][0]["downshifts"] = [{**rung, "at_seconds": 9.0}]
+    assert validate(record.seal(kept)) == []
