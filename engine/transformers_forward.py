@@ -231,12 +231,13 @@ def reason_against(model: Model) -> str | None:
     """
     prompts = ([3, 1, 4, 1, 5], [9, 2])
     following = torch.tensor([6, 5], device=model.device)
+    longest = max(map(len, prompts)) + 1
     try:
         alone_BV = torch.stack(
             [_alone(model, [*p, int(t)]) for p, t in zip(prompts, following, strict=True)]
         )
         decoder = TransformersDecoder(model, model.head_VH.dtype)
-        decoder.open(len(prompts), 8)
+        decoder.open(len(prompts), longest)
         for row, each in enumerate(decoder.prefill(prompts)):
             decoder.enter(each, row)
         decoded_BV = decoder.step(following)
